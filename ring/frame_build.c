@@ -14,8 +14,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "ring/tensor.h"
-
 static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint64_t alignment) {
   if (plan->count < UINT32_MAX) plan->count++;
   if (data_bytes > 0) plan->data = rc_add(rc_align(plan->data, alignment), data_bytes);

@@ -13,8 +13,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "ring/tensor.h"
-
 /* Copies from memory that may change. Without the barrier, the compiler may read `from` again
  * instead of `to`. */
 static inline void copy_once(void *to, const void *from, size_t bytes) {

@@ -5,7 +5,7 @@
  * A ring has up to three segments. All processes map CONTROL read-write. The writer fills DATA, and
  * readers map DATA read-only. SPILL is optional: the writer puts payloads there that are too large
  * for DATA. The segments hold numbers and offsets, never pointers. The comment on a field that
- * changes names the writing process. No line has two regular writers.
+ * changes names the process that writes it. No line has two regular writers.
  *
  * Glossary
  *   frame     one message: a header and a payload in DATA

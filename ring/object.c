@@ -4,8 +4,8 @@
  *
  * The walk has its own stack: the number of values that each open container still lacks. Each value
  * lowers the number of the innermost container by one. A container that lacks no more values is
- * closed; the container itself was counted as a value when the container opened. An open container
- * lacks at least one value, so the number never falls below 0.
+ * closed; it was itself counted as a value when it opened. An open container lacks at least one
+ * value, so the number never falls below 0.
  *
  * No sum can wrap around. A token's count of values is at most the number of bytes left, a class
  * has at most as many fields as its names have bytes, and one more, and each token has at least one

@@ -23,16 +23,16 @@
  * ring/eventcount.h), as if the next frame had the same length. The time from the commit to the
  * reader's load is then a quarter shorter: W0 has to fetch a line, stores become visible in order,
  * and W2 or the fence would wait behind W0. The line also belongs to the writer's CPU already when
- * the writer fills the next frame. If the next frame has another length, or if its reservation
+ * it fills the next frame. If the next frame has another length, or if its reservation
  * reached over the word, W0 is done before W2. In both cases W0 precedes W2 in program order, and
  * the proof needs nothing more.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
  * It therefore overwrites no byte above any cursor. A tap (ring/tap.h), which has no slot, must
- * trust no byte below limit - capacity; the half in the grant leaves it time. G2
- * (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's
- * stores over the frame. The room that a frame needs includes the next frame's header, because W0
+ * trust no byte below limit - capacity; the half in the grant leaves it time. G2 (load-acquire
+ * cursor) pairs with A1: the reader's loads of a frame come before the writer's stores over it. The
+ * room that a frame needs includes the next frame's header, because W0
  * writes there. The same pass over the cursors, rc_ring_lowest, also frees spill memory.
  *
  * Joining. A reader must start at a position that the writer does not overwrite before the reader's
@@ -45,9 +45,9 @@
  *     G2  load-acquire cursor of ACTIVE slots         J4  owner: JOINING -> ACTIVE, release   -> G1
  *
  * G0 and J2 pair, so one of two cases holds. Either G1 sees JOINING, and the writer grants itself
- * nothing while a slot is JOINING. Or J3 sees a tail at least as new as the grant's tail, and limit
- * <= tail + capacity keeps the reader's start safe. J4 -> G1: a writer that sees ACTIVE also sees
- * the cursor of the same owner. If the slot changes hands between G1 and G2, the cursor read
+ * nothing while a slot is JOINING. Or J3 sees a tail at least as new as the grant's, and
+ * limit <= tail + capacity keeps the reader's start safe. J4 -> G1: a writer that sees ACTIVE also
+ * sees the cursor of the same owner. If the slot changes hands between G1 and G2, the cursor read
  * belongs to a later owner, which started at a tail of its own: the grant then counts the later
  * owner as if it had joined just before.
  *
@@ -57,12 +57,13 @@
  *
  * Joining at the newest frame, or at the newest with a tag. After J3 the reader looks for a
  * position p at which such a frame starts: J5 loads `newest`, or N5 to N8 the place of the tag
- * (ring/newest.c). A grant that missed JOINING had no later tail than J3's, so its limit <= tail +
- * capacity / 2. The writer overwrites no byte from p on if p is above the tail, or tail - p <=
- * capacity / 2. The newest frame is always so: N0 comes before W3, so `newest` is not below the
- * last frame before the tail, and a frame takes less than half the ring. The reader checks older
- * frames. `newest` may be one frame behind, as the tail may: if the frame after is committed, the
- * reader starts there. The payload of a spilled frame may be gone earlier (ring/spill.c).
+ * (ring/newest.c). A grant that missed JOINING had no later tail than J3's, so its limit is at most
+ * tail + capacity / 2. The writer overwrites no byte from p on if p is above the tail, or
+ * tail - p <= capacity / 2. The newest frame is always so: N0 comes before W3, so `newest` is not
+ * below the last frame before the tail, and a frame takes less than half the ring. The reader
+ * checks older frames. `newest` may be one frame behind, as the tail may: if the frame after is
+ * committed, the reader starts there. The payload of a spilled frame may be gone earlier
+ * (ring/spill.c).
  *
  * Leaving is an exchange to FREE. The release of this exchange pairs with G1 as A1 does with G2.
  * The writer can evict a reader that is too slow: slot.c explains how the reader learns of the
@@ -243,7 +244,7 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   return reader->slot < reader->view.slots;
 }
 
-/* Replaces the descriptor, in `frame`, by the payload that the descriptor names. */
+/* Replaces the descriptor, in `frame`, by the payload that it names. */
 static int read_spilled(const struct rc_ring *ring, struct rc_ring_frame *frame) {
   const struct rc_spilled *descriptor = frame->data;
   if (frame->bytes != sizeof *descriptor) return -EPROTO;

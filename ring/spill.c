@@ -23,7 +23,7 @@
  *         G1  JOINING? then free nothing              J6  load floor; above the position: gone
  *
  * S1 and J2 pair: either G1 sees the reader, and G2 the cursor of an ACTIVE reader, or J6 sees the
- * floor. With the first look alone, the writer could miss the reader, and the reader the floor.
+ * floor. With the first look alone, each could miss the other.
  *
  * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache,
  * and the upper end falls idle and can be given back. All regions become free in the end, so a
@@ -99,7 +99,7 @@ static void drop_oldest(struct rc_spill *spill) {
   spill->first = (spill->first + 1) % RC_SPILL_REGIONS;
 }
 
-/* The end of the newest region below `lowest`; the floor if there is none above the floor. */
+/* The end of the newest region below `lowest`, but never less than the floor. */
 static uint64_t floor_below(const struct rc_spill *spill, uint64_t lowest) {
   uint64_t floor = spill->floor;
   for (uint32_t i = 0; i < spill->count; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Spill memory: the payloads of frames that are too large for the ring. The writer keeps the list
- * of regions in private memory, so no peer can change the list. The functions here neither read nor
- * write the payloads. The essay atop spill.c gives the algorithm.
+ * of regions in private memory, so no peer can change it. The functions here neither read nor write
+ * the payloads. The essay atop spill.c gives the algorithm.
  */
 #ifndef RC_RING_SPILL_H
 #define RC_RING_SPILL_H
@@ -46,8 +46,8 @@ static inline uint64_t rc_spill_max_frame(uint64_t spill_bytes) {
 
 void rc_spill_init(struct rc_spill *spill, uint64_t bytes);
 
-/* Frees the regions that all cursors have passed, and publishes the floor for taps. An error of
- * rc_ring_lowest frees nothing. */
+/* Frees the regions that all cursors have passed, and publishes the floor for taps. After an error
+ * of rc_ring_lowest nothing is freed. */
 int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring);
 
 /* Finds an offset for a payload of `bytes`, and changes nothing: rc_spill_open takes the region.

@@ -4,13 +4,13 @@
  *
  * Packing copies blocks. First the axes are coalesced: axes of size 1 are dropped, and two
  * neighbours become one axis if the outer stride continues the inner axis. If the innermost
- * remaining axis has no gaps, the whole axis is one block; otherwise each element is a block. The
+ * remaining axis has no gaps, it is one block; otherwise each element is a block. The
  * rest is a walk over the other axes, one block at a time. A tensor in C order becomes a single
  * block, a slice of rows one block per row, a transposed tensor one block per element. Blocks of
  * the common element sizes have copy loops with a constant size. A stride is only ever multiplied
  * by an index within the shape, so zero and negative strides need no special case.
  */
-#include "ring/tensor.h"
+#include "ring/frame.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -46,8 +46,7 @@ int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_
 }
 
 int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
-  /* Eight elements have exactly `bits` bytes, so the total number of bits need not fit in 64
-   * bits. */
+  /* Eight elements have exactly `bits` bytes, so the total in bits need not fit in 64. */
   uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
   if (__builtin_mul_overflow(eights, bits, &bytes)) return -EINVAL;
   if (__builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;

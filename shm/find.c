@@ -127,8 +127,7 @@ static bool read_identity(int fd, struct rc_identity *id) {
   return id->pid_namespace == 0 || here == 0 || id->pid_namespace == here;
 }
 
-/* Reports a ring if descriptor `number` of the process is the control segment and the process made
- * the ring. */
+/* Reports a ring if descriptor `number` of the process is a control segment of its own. */
 static int look_at(const struct search *search, int directory, int32_t number, const char *entry) {
   static const char control[] = "/memfd:ringcast.control";
   char target[sizeof control];

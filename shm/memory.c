@@ -38,8 +38,8 @@
  * than clearing a huge one. If the touch already got a huge page, the collapse only checks. Readers
  * then map huge pages too.
  *
- * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores the policy
- * with the file, so the policy holds for every process that touches a page. A collapsed page stays
+ * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores it with
+ * the file, so it holds for every process that touches a page. A collapsed page stays
  * on the node of the touched small page. The kernel interleaves by small pages; make_huge chooses
  * the small pages so that the huge pages interleave as well.
  *

@@ -42,9 +42,9 @@ struct rc_memory {
   bool huge;         /* spill memory: try huge pages */
   uint32_t numa; /* enum ringcast_numa: the policy in force; NONE also on a machine with one node */
   uint32_t node; /* for LOCAL and NODE */
-  int32_t numa_error; /* the reason why `numa` is NONE despite the request, or 0. -ENOSYS: no NUMA,
-                         or disabled. -EPERM: forbidden, as in many containers. Other errors come
-                         from the kernel */
+  /* Why `numa` is NONE despite the request, or 0. -ENOSYS: no NUMA, or disabled. -EPERM: forbidden,
+   * as in many containers. Other errors come from the kernel. */
+  int32_t numa_error;
 };
 
 /* Creates a ring's data: at least `bytes` (a power of two) of the requested kind, mirrored, zero,
@@ -97,16 +97,11 @@ uint64_t rc_small_page(void);
 
 /* ---- Which parts of spill memory have pages -------------------------------------------------- */
 
-/*
- * Which parts of a ring's spill memory are backed by pages. The writer provides a part before a
- * frame needs the part, and gives idle parts back to the machine. A reader makes sure of a part
- * before lending a frame there. Writer and reader work in chunks, and each keeps a table of chunks.
- */
-
-#define RC_BACKING_CHUNK RC_HUGE_PAGE
-#define RC_BACKING_KEEP \
-  ((uint64_t)64 << 20) /* the first bytes stay backed: frames are placed there first */
+/* backing.c begins with the reasons. */
+#define RC_BACKING_CHUNK  RC_HUGE_PAGE
 #define RC_BACKING_IDLE_S 10u
+/* The first bytes stay backed: frames are placed there first. */
+#define RC_BACKING_KEEP ((uint64_t)64 << 20)
 
 /* The writer's. */
 struct rc_backing {
@@ -130,8 +125,8 @@ bool rc_backing_has(const struct rc_backing *backing, uint64_t offset, uint64_t 
  * backed then. */
 int rc_backing_provide(struct rc_backing *backing, uint64_t offset, uint64_t bytes);
 
-/* Gives idle chunks back, at most once a second; true if there were any. Chunks that `spill` uses
- * are not idle. */
+/* Gives idle chunks back, at most once a second; true if there were any. What `spill` uses is not
+ * idle. */
 bool rc_backing_trim(struct rc_backing *backing, const struct rc_spill *spill);
 
 /* The reader's. */
@@ -145,20 +140,17 @@ int rc_backing_view_init(struct rc_backing_view *view,
                          const struct rc_memory *memory); /* as rc_backing_init */
 void rc_backing_view_free(struct rc_backing_view *view);
 
-/* Makes a range readable without a signal, and maps the range in one go. `epoch` is the writer's
+/* Makes a range readable without a signal, and maps it in one go. `epoch` is the writer's
  * spill_epoch. A negative errno of the kernel: the range is not readable. */
 int rc_backing_view_check(struct rc_backing_view *view, uint64_t offset, uint64_t bytes,
                           uint32_t epoch);
 
 /* ---- A private mapping of spill memory ------------------------------------------------------- */
 
-/*
- * A second mapping of a spill memory file, copy-on-write: a page that this process writes is
+/* A second mapping of a spill memory file, copy-on-write: a page that this process writes is
  * private, and a page without writes shows the file. So a caller can own a range of the mapping
  * without a copy, as long as the file does not change there. private_map.c explains how a range
- * shows the file again.
- */
-
+ * shows the file again. */
 struct rc_private_map {
   struct rc_memory memory;
   int pagemap; /* /proc/self/pagemap */
@@ -178,12 +170,12 @@ void rc_private_map_forked(struct rc_private_map *private_map);
  * first write. */
 void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t offset,
                             uint64_t bytes);
-/* Makes the range show the file again; writes to the range are lost. *dropped is how many bytes of
- * the range were private. False: the kernel refuses, and the content of the range is undefined. */
+/* Makes the range show the file again; writes to it are lost. *dropped is how many bytes were
+ * private. False: the kernel refuses, and the content of the range is undefined. */
 bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes,
                           uint64_t *dropped);
-/* Makes sure that a range that was clean before, or never used, still shows the file. False: the
- * range does not. */
+/* Makes sure that a range that was clean before, or never used, still shows the file. False: it
+ * does not. */
 bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset,
                              uint64_t bytes);
 

@@ -153,7 +153,7 @@ static void arm_thread(struct rc_poller *poller, uint32_t value) {
   pthread_mutex_unlock(&poller->lock);
 }
 
-/* A thread that sleeps on the word is not woken: the thread checks `armed` after the sleep. */
+/* A thread that sleeps on the word is not woken: it checks `armed` after the sleep. */
 static void clear_thread(struct rc_poller *poller) {
   pthread_mutex_lock(&poller->lock);
   poller->armed = false;
@@ -182,7 +182,7 @@ static int arm_uring(struct rc_poller *poller, uint32_t value) {
   return result;
 }
 
-/* The end of the wait also raises the eventfd, so the eventfd is lowered last. */
+/* The end of the wait also raises the eventfd, so that is lowered last. */
 static void clear_uring(struct rc_poller *poller) {
   if (poller->armed && rc_uring_cancel(poller->uring) < 0) drop_uring(poller);
   poller->armed = false;
@@ -263,8 +263,8 @@ uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) {
   return poller->watched[index].tag;
 }
 
-/* The pidfd is taken out of the epoll before it is closed: in a child made by fork the pidfd may be
- * open still, and would go on to make the descriptor readable. */
+/* The pidfd is taken out of the epoll before it is closed: in a forked child it may still be open,
+ * and would go on to make the descriptor readable. */
 static void unwatch(struct rc_poller *poller, struct watched *one) {
   if (!one->polled) poller->unpolled--;
   else if (is_whole(poller)) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
@@ -369,8 +369,8 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   return result;
 }
 
-/* Leaves the epoll's entries, because a forked child shares the epoll with the parent. A forked
- * child has no thread, and perhaps a lock that is held for ever. */
+/* Leaves the epoll's entries, because a forked child shares the epoll with its parent. The child
+ * has no thread, and perhaps a lock that is held for ever. */
 void rc_poller_close(struct rc_poller *poller) {
   if (!poller) return;
   if (poller->forks == rc_fork_count()) {

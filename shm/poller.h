@@ -8,7 +8,7 @@
  *   - io_uring (shm/uring.c), with no thread: Linux 6.7 and a library built with liburing.
  *   - a helper thread, where io_uring is missing, forbidden or named by RINGCAST_DISABLE.
  * An io_uring serves one thread, and the eventfd serves all: if the poller moves to a new thread,
- * the new thread gets an io_uring of its own, and the poller's descriptor stays the same.
+ * that gets an io_uring of its own, and the poller's descriptor stays the same.
  *
  * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked by
  * rc_watch_look: the timer makes the descriptor readable every RC_SLICE_NS, and the caller looks.
@@ -89,10 +89,10 @@ void rc_poller_raise(struct rc_poller *poller, bool raised);
  *
  * The ring is made with IORING_SETUP_DEFER_TASKRUN: the kernel puts a completion on a list, and the
  * waker signals the eventfd. Without the flag the kernel interrupts the thread that submitted the
- * wait, and system calls of the thread (epoll_wait) end with EINTR. The price: only the thread that
- * opened the ring may use the ring. A call from a second thread gives -EEXIST, and the second
- * thread opens a ring of its own. Closing still interrupts once: the kernel cleans up some time
- * later, in the thread that used the ring.
+ * wait, whose system calls (epoll_wait) then end with EINTR. The price: only the thread that opened
+ * the ring may use it. A call from a second thread gives -EEXIST, and that thread opens a ring of
+ * its own. Closing still interrupts once: the kernel cleans up some time later, in the thread that
+ * used the ring.
  */
 
 struct rc_uring;

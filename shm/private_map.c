@@ -113,7 +113,7 @@ bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t off
 }
 
 /* mlockall makes all pages of a copy-on-write mapping private, from the start on, so the first page
- * of the range shows whether mlockall reached the range. */
+ * of the range shows whether it came so far. */
 bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset,
                              uint64_t bytes) {
   uint64_t entry, dropped;

@@ -8,7 +8,7 @@
  * beforehand: the machine's (MemAvailable), and the room of each memory cgroup from this process's
  * cgroup up to the root (version 2, or 1). Within a cgroup the page cache of files counts as free,
  * since the kernel drops the cache first. Swap counts as free too. The result errs towards too
- * much: the result refuses only what can't fit, and promises nothing.
+ * much: it refuses only what can't fit, and promises nothing.
  *
  * CPU quota. Each cgroup from this process's cgroup up to the root may set a quota; the smallest
  * one counts.

@@ -19,8 +19,8 @@
 
 #define ENTRIES 8u
 
-/* The user data of an entry. Each wait has a new number, so that the completion of an earlier wait
- * is not taken for the completion of the current wait. */
+/* The user data of an entry. Each wait has a new number, so that the completion of an earlier one
+ * is not taken for the current one's. */
 enum { NAME_CANCEL, NAME_FIRST_WAIT };
 
 struct rc_uring {

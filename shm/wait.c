@@ -5,8 +5,8 @@
  * adds one, each other wait takes one, and without credit the waiter sleeps at once. From the time
  * of a wait with a sleep, the estimated cost of the wake-up is subtracted: so a waiter that only
  * sleeps also notices when the stream becomes fast again. The estimate adapts: a spin in vain,
- * after sleeps had earned credit, lowers the estimate, and each sleep without a spin raises the
- * estimate for a later try.
+ * after sleeps had earned credit, lowers it, and each sleep without a spin raises it for a later
+ * try.
  *
  * If messages are rare but regular, the waiter sleeps until the next message is due and spins then:
  * shm/cadence.c.
@@ -23,9 +23,8 @@
  * did not).
  *
  * Reading a clock takes as long as moving a cache line from core to core. So the path that returns
- * a message reads no clock: a message seen after the last clock read counts as seen at the last
- * clock read. A caller whose waits often end within a microsecond polls before calling rc_wait, as
- * long as rc_waiter_is_eager.
+ * a message reads no clock: the message counts as seen at the last clock read. A caller whose waits
+ * often end within a microsecond polls before calling rc_wait, as long as rc_waiter_is_eager.
  */
 #include "shm/wait.h"
 
@@ -389,8 +388,8 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   return result == -EINTR ? -EINTR : -ETIMEDOUT;
 }
 
-/* A waiter's counts are for one thread, so rc_wait refuses a second thread. The hot path, which
- * does not call rc_wait, omits the test: the test would cost too much there. */
+/* A waiter's counts are for one thread, so rc_wait refuses a second. The hot path, which does not
+ * call rc_wait, goes without the test, which would cost too much there. */
 int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   if (rc_swap_acquire(&waiter->inside, 1) != 0) return -EDEADLK; /* pairs with the store below */
   int result = wait_alone(waiter, wait, timeout_ns);
