@@ -35,7 +35,7 @@ int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_
   if (ndim < 0 || ndim > RINGCAST_MAX_NDIM || (ndim > 0 && !shape)) return -EINVAL;
   int64_t count = 1;
   bool empty = false;
-  for (int32_t i = ndim; i-- > 0;) {
+  for (int32_t i = ndim - 1; i >= 0; i--) {
     if (shape[i] < 0) return -EINVAL;
     if (strides) strides[i] = count;
     if (shape[i] == 0) empty = true;
@@ -58,7 +58,7 @@ int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
 bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides) {
   bool chained = true;
   int64_t expected = 1;
-  for (int32_t i = ndim; i-- > 0;) {
+  for (int32_t i = ndim - 1; i >= 0; i--) {
     if (shape[i] == 0) return true; /* no elements */
     if (shape[i] == 1) continue;
     if (strides[i] != expected) chained = false;
@@ -101,7 +101,7 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
  * is not empty. */
 static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, struct axis *axes) {
   int n = 0;
-  for (int32_t i = tensor->ndim; i-- > 0;) {
+  for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
     int64_t step, continued;
     if (tensor->shape[i] == 1) continue; /* the stride has no meaning */
     if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
@@ -139,7 +139,8 @@ static void axes_copy(const struct axis *axes, int n, size_t block, const uint8_
     out += (size_t)axes[0].count * block;
     int i = 1;
     for (; i < n; i++) {
-      if (++index[i] < axes[i].count) break;
+      index[i]++;
+      if (index[i] < axes[i].count) break;
       at -= axes[i].step * (axes[i].count - 1);
       index[i] = 0;
     }
