@@ -182,7 +182,7 @@ static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wa
   return result;
 }
 
-/* The same, waiting for the word within the CPU. */
+/* Two looks, and between them a wait for the word within the CPU. */
 static int look_at_word(struct rc_waiter *waiter, const struct rc_wait *wait, const void *word) {
   rc_cpu_watch(waiter->cpu_wait, word);
   int result = look(waiter, wait);
