@@ -122,34 +122,4 @@ static inline int rc_packed_next(struct rc_packed *packed, struct ringcast_frame
   }
 }
 
-/* Reads messages, at most `most`, up to a gap or an invalid entry, and returns the number.
- * rc_packed_next reads on from there. The place of a message follows from the head before, and the
- * load of a head takes as long as the rest of the loop. So the loop supposes that the message is as
- * long as the message before: the CPU loads the next head, and checks the length later. */
-static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_frame *out,
-                                     uint32_t most) {
-  const uint8_t *data = packed->data;
-  uint64_t at = packed->at, left = packed->bytes - at, usual = 0;
-  uint32_t count = 0;
-  while (count < most && left >= RC_PACKED_ALIGN) {
-    /* R2, as in rc_packed_next. */
-    uint64_t head = rc_load_relaxed((const _Atomic uint64_t *)(const void *)(data + at));
-    uint64_t bytes = rc_meta_bytes(head), whole = RC_PACKED_ALIGN + rc_packed_round(bytes);
-    if (whole > left || rc_meta_flags(head) != 0) break;
-    out[count] = (struct ringcast_frame){.data = data + at + RC_PACKED_ALIGN,
-                                         .bytes = bytes,
-                                         .position = packed->position + at,
-                                         .kind = rc_meta_kind(head)};
-    if (whole != usual) {
-      usual = whole;
-      __asm__("" : "+r"(usual)); /* without this line the compiler uses the equal `whole` */
-    }
-    count++;
-    left -= usual;
-    at += usual;
-  }
-  packed->at = (uint32_t)at;
-  return count;
-}
-
 #endif
