@@ -6,11 +6,11 @@
 #include "channel/backoff.h"
 #include "channel/probe.h"
 #include "ring/estimate.h"
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 #include "ring/spill.h"
 #include "ringcast/estimate.h"
 #include "ringcast/ringcast.h"
-#include "shm/backing.h"
+#include "shm/memory.h"
 #include "shm/poller.h"
 #include "shm/segment.h"
 #include "shm/wait.h"
@@ -263,7 +263,7 @@ int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blo
                   struct ringcast_peer *peers, uint32_t capacity);
 
 /* Info and stats for the public functions of writer, reader and tap. Both respect the `size` of the
- * caller's struct (shm/sized.h). */
+ * caller's struct (shm/options.h). */
 int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
                   struct ringcast_info *out);
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);

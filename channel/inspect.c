@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "shm/error.h"
-#include "shm/find.h"
-#include "shm/sized.h"
+#include "shm/segment.h"
+#include "shm/options.h"
 
 _Static_assert(RINGCAST_NAME_BYTES == RC_RING_NAME && RINGCAST_HANDLE_BYTES == RC_HANDLE_MAX,
                "sizes of texts");

@@ -12,9 +12,8 @@
 #include <unistd.h>
 
 #include "shm/topology.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
-#include "shm/sized.h"
 
 /* ---- Lifecycle ------------------------------------------------------------------------------- */
 

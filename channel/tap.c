@@ -9,7 +9,7 @@
 
 #include "ringcast/inspect.h"
 #include "channel/channel.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 
 struct ringcast_tap {

@@ -7,11 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/copy.h"
-#include "shm/environment.h"
+#include "shm/memory.h"
+#include "shm/options.h"
 #include "shm/error.h"
-#include "shm/find.h"
-#include "shm/sized.h"
+#include "shm/segment.h"
 #include "shm/topology.h"
 
 #define DEFAULT_READERS 64u

@@ -10,10 +10,10 @@
 #include <time.h>
 
 #include "gpu/worker.h"
-#include "ring/tensor.h"
+#include "ring/frame.h"
 #include "ringcast/gpu.h"
 #include "shm/error.h"
-#include "shm/sized.h"
+#include "shm/options.h"
 #include "shm/wait.h"
 
 /* ---- The device ------------------------------------------------------------------------------ */

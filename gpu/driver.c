@@ -19,10 +19,9 @@
 
 #include "ring/atomics.h"
 #include "ringcast/gpu.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/process.h"
-#include "shm/sized.h"
 
 #define LIBRARY "libcuda.so.1"
 #define VERSION 12000 /* of the meanings in driver.h */

@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/segment.h"
 

@@ -8,9 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
-#include "shm/sized.h"
 
 #define CHUNKS      16u
 #define CHUNK_BYTES ((uint64_t)512 << 10)

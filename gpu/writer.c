@@ -9,9 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
-#include "shm/sized.h"
 #include "shm/wait.h"
 
 #define DEFAULT_SLOTS 128u

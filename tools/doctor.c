@@ -29,7 +29,7 @@
 #include <sys/auxv.h>
 #endif
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "tools/cli.h"
 #include "tools/doctor.h"
 #include "tools/text.h"
