@@ -67,7 +67,7 @@ static PyObject *last_error(void) {
 }
 
 PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
-  if (rc == RC_PY_RAISED) return NULL;
+  if (rc == RC_PY_RAISED || rc == RC_PY_OF_VALUE) return NULL;
   PyObject *text = last_error();
   PyObject *type = rc == -EINVAL || rc == -ENOTUNIQ    ? PyExc_ValueError
                    : rc == -EAGAIN || rc == -ETIMEDOUT ? PyExc_TimeoutError

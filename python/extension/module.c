@@ -8,10 +8,8 @@
 #include "python/extension/codec/encode.h"
 #include "python/extension/errors.h"
 #include "python/extension/handles/frame.h"
-#include "python/extension/handles/gpu.h"
-#include "python/extension/handles/packed.h"
 #include "python/extension/handles/status.h"
-#include "python/extension/handles/tap.h"
+#include "python/extension/handles/writer.h"
 #include "python/extension/spans.h"
 #include "python/extension/tensors/view_arrays.h"
 

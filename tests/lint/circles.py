@@ -21,7 +21,7 @@ FOLDERS = ["ring", "shm", "channel", "gpu"]
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 
 EXTENSION = "python/extension"
-ROOMS = ["errors.c", "call.c", "spans.c", "tensors", "codec", "handles", "module.c"]
+ROOMS = ["errors.c", "spans.c", "call.c", "tensors", "codec", "handles", "module.c"]
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 NAMED = re.compile(r"\b(ring|shm|channel|gpu)/(\w+\.[ch])\b")

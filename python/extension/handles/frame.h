@@ -1,13 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frame: a received frame that still occupies the ring. */
+/*
+ * Frames that Python looks into.
+ *
+ *   frame.c     Frame: a received frame that still occupies the ring; Reader.next
+ *   view.c      View: an object with its arrays in the ring; Reader.view
+ *   packed.c    PackedFrame: a frame in private memory; pack() and unpack()
+ */
 #ifndef RC_EXTENSION_FRAME_H
 #define RC_EXTENSION_FRAME_H
 
 #include "python/extension/handles/reader.h"
 
+/* ---- frame.c --------------------------------------------------------------------------------- */
+
 extern PyType_Spec rc_py_frame_spec;
 
-PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame);
+PyObject *rc_py_reader_next(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords);
+/* The next frame, as a Frame. `is_view`: the caller decodes it. */
+PyObject *rc_py_lend(struct rc_py_reader *reader, int64_t timeout_ns, bool is_view);
 /* Gives the frame back while an exception is set, as rc_py_reader_give_back, unless already
  * done. */
 void rc_py_frame_give_up(PyObject *frame);
@@ -22,5 +33,32 @@ PyObject *rc_py_frame_hashes(PyObject *frame, void *closure);
  * allows none, the Reader's own classes count, unless `are_given`. */
 PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes,
                              bool are_given);
+
+/* ---- view.c ---------------------------------------------------------------------------------- */
+
+extern PyType_Spec rc_py_view_spec;
+
+PyObject *rc_py_reader_view(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords);
+
+/* ---- packed.c -------------------------------------------------------------------------------- */
+
+struct rc_py_packed {
+  PyObject_HEAD void *data;
+  size_t bytes;
+  struct rc_py_block *block; /* holds `data`; NULL: `memory` does */
+  void *memory;
+  bool pickled; /* the frame contains a pickle */
+};
+/* Raises PickleRefused for a `pickled` frame. Always NULL. */
+PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+/* _pack_of_cpu(obj, hash): as pack(), but a torch tensor on a CUDA device is refused as on any
+ * other device. */
+PyObject *rc_py_pack_of_cpu(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                       PyObject *keywords);
+
+extern PyType_Spec rc_py_packed_spec;
 
 #endif

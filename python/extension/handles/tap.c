@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tap: looks at a ring from outside, at no cost to the writer. */
+#include "python/extension/handles/status.h"
+
+#include "python/extension/call.h"
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
-#include "ringcast/inspect.h"
-#include "python/extension/handles/handle.h"
-#include "python/extension/handles/status.h"
-#include "python/extension/handles/tap.h"
+#include "python/extension/errors.h"
 
 #include "python/docstrings.h"
+#include "ringcast/inspect.h"
 
 #include <structmember.h>
 
@@ -32,25 +33,34 @@ static int attach(struct tap *self, const char *handle) {
   return rc;
 }
 
-static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+/* `checked`: the result of rc_py_checked. */
+static struct tap *new_tap(PyTypeObject *type, PyObject *checked) {
+  struct rc_py_state *state = PyType_GetModuleState(type);
   PyObject *handle, *pickle, *classes, *allowed;
   const char *text;
   bool allow_pickle;
-  PyObject *checked = rc_py_checked("tap", args, keywords);
-  bool is_right =
-      checked && PyArg_ParseTuple(checked, "OsOO", &handle, &text, &pickle, &classes) &&
-      rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed);
-  struct tap *self = is_right ? rc_py_handle_new(type, allow_pickle) : NULL;
-  if (self) {
-    self->base.text = rc_py_ref(handle);
-    self->classes = allowed;
-    int rc = attach(self, text);
-    if (rc < 0) rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text);
-    if (rc < 0) Py_CLEAR(self);
-  } else if (is_right) {
+  if (!PyArg_ParseTuple(checked, "OsOO", &handle, &text, &pickle, &classes)) return NULL;
+  if (!rc_py_classes_allowed(state, pickle, classes, &allow_pickle, &allowed)) return NULL;
+  struct tap *self = rc_py_handle_new(type, allow_pickle);
+  if (!self) {
     Py_XDECREF(allowed);
+    return NULL;
   }
-  Py_XDECREF(checked); /* holds the handle */
+  self->base.text = rc_py_ref(handle);
+  self->classes = allowed;
+  int rc = attach(self, text);
+  if (rc < 0) {
+    rc_py_raise_of_attach(state, rc, handle, text);
+    Py_CLEAR(self);
+  }
+  return self;
+}
+
+static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  PyObject *checked = rc_py_checked("tap", args, keywords);
+  if (!checked) return NULL;
+  struct tap *self = new_tap(type, checked);
+  Py_DECREF(checked); /* holds the handle */
   return (PyObject *)self;
 }
 
@@ -91,9 +101,10 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   self->has_ended = rc == -EPIPE;
   const struct rc_py_decode_options options = {.classes = &self->classes,
                                                .allow_pickle = self->base.allow_pickle};
-  PyObject *object = rc < 0 ? rc_py_raise(state, rc)
-                     : tag  ? rc_py_decode(state, &call.frame, &options, tag)
-                            : make_tapped(state, &call.frame);
+  PyObject *object = NULL;
+  if (rc < 0) rc_py_raise(state, rc);
+  else if (tag) object = rc_py_decode(state, &call.frame, &options, tag);
+  else object = make_tapped(state, &call.frame);
   rc_py_handle_leave(&self->base);
   return object;
 }
@@ -128,9 +139,11 @@ static PyObject *tap_iternext(PyObject *object) {
   struct tap *self = (struct tap *)object;
   PyObject *received = receive(self, RINGCAST_FOREVER, &tag);
   if (received) return received;
-  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone))
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) {
     PyErr_Clear(); /* NULL, nothing raised: the end */
-  else rc_py_end_by_none();
+  } else {
+    rc_py_end_by_none();
+  }
   return NULL;
 }
 

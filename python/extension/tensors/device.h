@@ -6,8 +6,7 @@
  *   tensors/device_memory.c  our device memory
  *   codec/device_put.c   entries, and copies into the pool
  *   codec/device_get.c   decoding, and copies out
- *   handles/gpu.c        the gpu part of a Writer and of a Reader
- *   handles/empty.c      tensors made in the pool
+ *   handles/gpu.h        the gpu part of a Writer and of a Reader; tensors made in the pool
  *
  * Nothing here runs before a device tensor is met. Rare cases (libraries other than torch) are left
  * to Python, in ringcast/_device.py.
