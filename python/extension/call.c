@@ -3,6 +3,7 @@
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -269,6 +270,24 @@ bool rc_py_handle_check(struct rc_py_handle *self) {
       rc_py_state_of(self), ECHILD,
       "this handle belongs to the parent process: after fork, make or attach one in the child");
   return false;
+}
+
+PyObject *rc_py_handle_block(PyObject *self, PyObject *Py_UNUSED(unused)) {
+  if (!is_open((struct rc_py_handle *)self)) return NULL;
+  return rc_py_ref(self);
+}
+
+PyObject *rc_py_handle_exit(PyObject *self, PyObject *Py_UNUSED(exception)) {
+  return PyObject_CallMethod(self, "close", NULL);
+}
+
+PyObject *rc_py_handle_reduce(PyObject *self, PyObject *Py_UNUSED(unused)) {
+  const char *name = name_of((struct rc_py_handle *)self);
+  const char *maker = strcmp(name, "Tap") == 0 ? "Tap" : "Reader";
+  return PyErr_Format(PyExc_TypeError,
+                      "a %s can't go to another process, nor be copied: pass %c%s.handle, and make "
+                      "a %s(handle) there",
+                      name, tolower(name[0]), name + 1, maker);
 }
 
 void rc_py_handle_record(struct rc_py_handle *self) {

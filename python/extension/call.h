@@ -88,6 +88,10 @@ void rc_py_handle_record(struct rc_py_handle *self);
 static inline void rc_py_handle_begin(struct rc_py_handle *self) {
   if (__builtin_expect(rc_py_spans_on, 0)) rc_py_handle_record(self);
 }
+/* Methods of every handle: __enter__, __exit__ and __reduce__. */
+PyObject *rc_py_handle_block(PyObject *self, PyObject *unused);
+PyObject *rc_py_handle_exit(PyObject *self, PyObject *exception);
+PyObject *rc_py_handle_reduce(PyObject *self, PyObject *unused);
 /* For a call that needs no turn: raises ValueError if the handle is closed, ForkedError in a forked
  * child. */
 bool rc_py_handle_check(struct rc_py_handle *self);

@@ -47,6 +47,7 @@ static int add_statuses(struct rc_py_state *state) {
       {"Stats", &state->stats},
       {"Info", &state->info},
       {"TapFrame", &state->tapped},
+      {"TapLost", &state->tap_lost},
       {"GpuInfo", &state->gpu_info},
       {"GpuStatus", &state->gpu_state},
   };

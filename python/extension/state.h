@@ -90,9 +90,9 @@ struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type,
       *memory_type, *view_type, *device_tensor_type;
   PyObject *error, *error_by_errno, *writer_gone;
-  PyObject *reader_status, *stats, *info, *tapped, *ring;         /* of ringcast._status */
-  PyObject *gpu_info, *gpu_state;                                 /* of ringcast._status */
-  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame; /* of ringcast._pickling */
+  PyObject *reader_status, *stats, *info, *tapped, *tap_lost, *ring; /* of ringcast._status */
+  PyObject *gpu_info, *gpu_state;                                    /* of ringcast._status */
+  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame;    /* of ringcast._pickling */
   PyObject *pickler, *loads; /* leaves.c: NULL while in use; pickle's own */
   PyObject *describe_class, *find_class, *class_shape; /* of ringcast._classes */
   PyObject *class_composite, *class_member;            /* of ringcast._classes */

@@ -304,7 +304,15 @@ PyObject *rc_py_reader_next(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 /* ---- The type -------------------------------------------------------------------------------- */
 
+static PyObject *frame_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError,
+                  "a Frame can't be pickled, nor be sent: it is a place in a ring. Send what it "
+                  "holds, by send(unpack(frame)), or its bytes, by send_bytes(frame)");
+  return NULL;
+}
+
 static PyMethodDef frame_methods[] = {
+    {"__reduce__", frame_reduce, METH_NOARGS, RC_DOC_Frame___reduce__},
     {"release", frame_release, METH_NOARGS, RC_DOC_Frame_release},
     {"view", frame_view, METH_NOARGS, RC_DOC_Frame_view},
     {"keys", frame_keys, METH_NOARGS, RC_DOC_Frame_keys},

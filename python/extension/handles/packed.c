@@ -210,7 +210,15 @@ static PyObject *packed_repr(PyObject *object) {
                               ((struct rc_py_packed *)object)->bytes);
 }
 
+static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError,
+                  "a PackedFrame can't be pickled, nor be sent inside another value: send it by "
+                  "itself, by Writer.send(packed), or what it was made of");
+  return NULL;
+}
+
 static PyMethodDef packed_methods[] = {
+    {"__reduce__", packed_reduce, METH_NOARGS, RC_DOC_PackedFrame___reduce__},
     {"keys", packed_keys, METH_NOARGS, RC_DOC_PackedFrame_keys},
     {NULL, NULL, 0, NULL},
 };

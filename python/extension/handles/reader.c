@@ -180,16 +180,37 @@ static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return finish(self, ringcast_reader_check(self->reader)) ? rc_py_ref(Py_None) : NULL;
 }
 
-static PyObject *reader_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct rc_py_status status = RC_PY_STATUS;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_reader_enter(self)) return NULL;
-  int rc = ringcast_reader_info(self->reader, &status.info);
-  if (rc == 0) rc = ringcast_reader_stats(self->reader, &status.stats);
-  if (rc == 0) rc = ringcast_reader_lag(self->reader, &status.counts[0]);
-  PyObject *told = rc_py_status(rc_py_state_of(self), &status, rc);
-  rc_py_reader_leave(self);
-  return told;
+  int rc = ringcast_reader_info(self->reader, &info);
+  return finish(self, rc) ? rc_py_info(rc_py_state_of(self), &info, 0) : NULL;
+}
+
+static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_reader_stats(self->reader, &stats);
+  return finish(self, rc) ? rc_py_stats(rc_py_state_of(self), &stats, 0) : NULL;
+}
+
+static PyObject *reader_lag(PyObject *object, void *Py_UNUSED(closure)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  uint64_t lag;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_reader_lag(self->reader, &lag);
+  return finish(self, rc) ? PyLong_FromUnsignedLongLong(lag) : NULL;
+}
+
+static PyObject *reader_memory(PyObject *object, void *Py_UNUSED(closure)) {
+  return rc_py_memory(&((struct rc_py_reader *)object)->info);
+}
+
+static PyObject *reader_repr(PyObject *object) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  return rc_py_handle_repr(&self->base, &self->info);
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -205,7 +226,11 @@ static PyMethodDef reader_methods[] = {
     {"prepare_gpu", reader_prepare_gpu, METH_NOARGS, RC_DOC_Reader_prepare_gpu},
     {"fileno", reader_fileno, METH_NOARGS, RC_DOC_Reader_fileno},
     {"cancel", reader_cancel, METH_NOARGS, RC_DOC_Reader_cancel},
-    {"_status", reader_status, METH_NOARGS, NULL},
+    {"__enter__", rc_py_handle_block, METH_NOARGS, RC_DOC_Reader___enter__},
+    {"__exit__", rc_py_handle_exit, METH_VARARGS, RC_DOC_Reader___exit__},
+    {"__reduce__", rc_py_handle_reduce, METH_NOARGS, RC_DOC_Reader___reduce__},
+    {"info", reader_info, METH_NOARGS, RC_DOC_Reader_info},
+    {"stats", reader_stats, METH_NOARGS, RC_DOC_Reader_stats},
     {"close", reader_close, METH_NOARGS, RC_DOC_Reader_close},
     {NULL, NULL, 0, NULL},
 };
@@ -214,7 +239,6 @@ static PyMemberDef reader_members[] = {
     {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, base.text), READONLY,
      RC_DOC_Reader_handle},
     {"closed", T_BOOL, offsetof(struct rc_py_reader, base.closed), READONLY, RC_DOC_Reader_closed},
-    {"_memory", T_UINT, offsetof(struct rc_py_reader, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY,
      RC_DOC_Reader_capacity},
     {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY,
@@ -227,6 +251,8 @@ static PyMemberDef reader_members[] = {
 
 static PyGetSetDef reader_properties[] = {
     {"gpu", reader_gpu, NULL, RC_DOC_Reader_gpu, NULL},
+    {"lag", reader_lag, NULL, RC_DOC_Reader_lag, NULL},
+    {"memory", reader_memory, NULL, RC_DOC_Reader_memory, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -237,6 +263,7 @@ static PyType_Slot reader_slots[] = {
     {Py_tp_methods, reader_methods},
     {Py_tp_members, reader_members},
     {Py_tp_getset, reader_properties},
+    {Py_tp_repr, reader_repr},
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, rc_py_reader_iternext},
     {Py_am_aiter, PyObject_SelfIter},

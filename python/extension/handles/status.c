@@ -24,9 +24,13 @@ static PyObject *make_stats(struct rc_py_state *state, const struct ringcast_sta
       (unsigned long long)stats->grown, (unsigned long long)stats->wasted_bytes);
 }
 
-const char *rc_py_memory_name(const struct ringcast_info *info) {
+static const char *memory_name(const struct ringcast_info *info) {
   const char *name = ringcast_memory_name(info->memory);
   return name ? name : "unknown"; /* a number of a later release */
+}
+
+PyObject *rc_py_memory(const struct ringcast_info *info) {
+  return PyUnicode_FromString(memory_name(info));
 }
 
 static PyObject *make_info(struct rc_py_state *state, const struct ringcast_info *info) {
@@ -35,23 +39,28 @@ static PyObject *make_info(struct rc_py_state *state, const struct ringcast_info
   return PyObject_CallFunction(
       state->info, "KKKIsKiLsIiiKKKs", (unsigned long long)info->capacity,
       (unsigned long long)info->max_frame, (unsigned long long)info->tail, (unsigned)info->readers,
-      rc_py_memory_name(info), (unsigned long long)info->page_size, (int)info->writer_pid,
+      memory_name(info), (unsigned long long)info->page_size, (int)info->writer_pid,
       (long long)info->spin_ns, numa, (unsigned)info->numa_node, (int)info->numa_error,
       (int)info->spill_error, (unsigned long long)info->ring_frame,
       (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used, info->name);
 }
 
-PyObject *rc_py_status(struct rc_py_state *state, const struct rc_py_status *status, int rc) {
+PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info, int rc) {
   if (rc < 0) return rc_py_raise(state, rc);
-  PyObject *info = make_info(state, &status->info);
-  PyObject *stats = make_stats(state, &status->stats);
-  if (info && stats) {
-    return Py_BuildValue("(NNKK)", info, stats, (unsigned long long)status->counts[0],
-                         (unsigned long long)status->counts[1]);
-  }
-  Py_XDECREF(info);
-  Py_XDECREF(stats);
-  return NULL;
+  return make_info(state, info);
+}
+
+PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats, int rc) {
+  if (rc < 0) return rc_py_raise(state, rc);
+  return make_stats(state, stats);
+}
+
+PyObject *rc_py_handle_repr(const struct rc_py_handle *handle, const struct ringcast_info *info) {
+  const char *type = Py_TYPE((PyObject *)handle)->tp_name;
+  const char *now = handle->closed ? "closed" : "open";
+  if (!info) return PyUnicode_FromFormat("<%s %R, %s>", type, handle->text, now);
+  return PyUnicode_FromFormat("<%s %R, %llu bytes of %s, %s>", type, handle->text,
+                              (unsigned long long)info->capacity, memory_name(info), now);
 }
 
 PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {

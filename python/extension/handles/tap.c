@@ -149,15 +149,38 @@ static PyObject *tap_iternext(PyObject *object) {
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-static PyObject *tap_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
-  struct rc_py_status status = RC_PY_STATUS;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_handle_enter(&self->base)) return NULL;
-  int rc = ringcast_tap_info(self->tap, &status.info);
-  if (rc == 0) rc = ringcast_tap_stats(self->tap, &status.stats);
-  if (rc == 0) rc = ringcast_tap_lost(self->tap, &status.counts[0], &status.counts[1]);
+  int rc = ringcast_tap_info(self->tap, &info);
   rc_py_handle_leave(&self->base);
-  return rc_py_status(rc_py_state_of(self), &status, rc);
+  return rc_py_info(rc_py_state_of(self), &info, rc);
+}
+
+static PyObject *tap_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  if (!rc_py_handle_enter(&self->base)) return NULL;
+  int rc = ringcast_tap_stats(self->tap, &stats);
+  rc_py_handle_leave(&self->base);
+  return rc_py_stats(rc_py_state_of(self), &stats, rc);
+}
+
+static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t bytes, gaps;
+  if (!rc_py_handle_enter(&self->base)) return NULL;
+  int rc = ringcast_tap_lost(self->tap, &bytes, &gaps);
+  rc_py_handle_leave(&self->base);
+  if (rc < 0) return rc_py_raise(state, rc);
+  return PyObject_CallFunction(state->tap_lost, "KK", (unsigned long long)bytes,
+                               (unsigned long long)gaps);
+}
+
+static PyObject *tap_repr(PyObject *object) {
+  return rc_py_handle_repr(&((struct tap *)object)->base, NULL);
 }
 
 static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -187,7 +210,12 @@ static PyMethodDef tap_methods[] = {
     {"recv", FAST(tap_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_recv},
     {"recv_tagged", FAST(tap_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_recv_tagged},
     {"next", FAST(tap_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_next},
-    {"_status", tap_status, METH_NOARGS, NULL},
+    {"__enter__", rc_py_handle_block, METH_NOARGS, RC_DOC_Tap___enter__},
+    {"__exit__", rc_py_handle_exit, METH_VARARGS, RC_DOC_Tap___exit__},
+    {"__reduce__", rc_py_handle_reduce, METH_NOARGS, RC_DOC_Tap___reduce__},
+    {"info", tap_info, METH_NOARGS, RC_DOC_Tap_info},
+    {"stats", tap_stats, METH_NOARGS, RC_DOC_Tap_stats},
+    {"lost", tap_lost, METH_NOARGS, RC_DOC_Tap_lost},
     {"peers", tap_peers, METH_NOARGS, RC_DOC_Tap_peers},
     {"close", tap_close, METH_NOARGS, RC_DOC_Tap_close},
     {NULL, NULL, 0, NULL},
@@ -200,9 +228,8 @@ static PyMemberDef tap_members[] = {
 };
 
 static PyType_Slot tap_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Tap}, {Py_tp_new, tap_new},
-    {Py_tp_dealloc, tap_dealloc},    {Py_tp_methods, tap_methods},
-    {Py_tp_members, tap_members},    {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, tap_iternext},  {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Tap}, {Py_tp_new, tap_new},           {Py_tp_dealloc, tap_dealloc},
+    {Py_tp_methods, tap_methods},    {Py_tp_members, tap_members},   {Py_tp_repr, tap_repr},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, tap_iternext}, {0, NULL},
 };
 PyType_Spec rc_py_tap_spec = {"ringcast.Tap", sizeof(struct tap), 0, Py_TPFLAGS_DEFAULT, tap_slots};

@@ -238,14 +238,31 @@ static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   Py_RETURN_NONE;
 }
 
-static PyObject *writer_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct rc_py_status status = RC_PY_STATUS;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_writer_enter(self)) return NULL;
-  int rc = ringcast_writer_info(self->writer, &status.info);
-  if (rc == 0) rc = ringcast_writer_stats(self->writer, &status.stats);
+  int rc = ringcast_writer_info(self->writer, &info);
   rc_py_writer_leave(self);
-  return rc_py_status(rc_py_state_of(self), &status, rc);
+  return rc_py_info(rc_py_state_of(self), &info, rc);
+}
+
+static PyObject *writer_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc = ringcast_writer_stats(self->writer, &stats);
+  rc_py_writer_leave(self);
+  return rc_py_stats(rc_py_state_of(self), &stats, rc);
+}
+
+static PyObject *writer_memory(PyObject *object, void *Py_UNUSED(closure)) {
+  return rc_py_memory(&((struct rc_py_writer *)object)->info);
+}
+
+static PyObject *writer_repr(PyObject *object) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  return rc_py_handle_repr(&self->base, &self->info);
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -269,7 +286,11 @@ static PyMethodDef writer_methods[] = {
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
     {"empty", FAST(writer_empty), METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
-    {"_status", writer_status, METH_NOARGS, NULL},
+    {"__enter__", rc_py_handle_block, METH_NOARGS, RC_DOC_Writer___enter__},
+    {"__exit__", rc_py_handle_exit, METH_VARARGS, RC_DOC_Writer___exit__},
+    {"__reduce__", rc_py_handle_reduce, METH_NOARGS, RC_DOC_Writer___reduce__},
+    {"info", writer_info, METH_NOARGS, RC_DOC_Writer_info},
+    {"stats", writer_stats, METH_NOARGS, RC_DOC_Writer_stats},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},
     {NULL, NULL, 0, NULL},
 };
@@ -280,7 +301,6 @@ static PyMemberDef writer_members[] = {
     {"name", T_STRING_INPLACE, offsetof(struct rc_py_writer, info.name), READONLY,
      RC_DOC_Writer_name},
     {"closed", T_BOOL, offsetof(struct rc_py_writer, base.closed), READONLY, RC_DOC_Writer_closed},
-    {"_memory", T_UINT, offsetof(struct rc_py_writer, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY,
      RC_DOC_Writer_capacity},
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
@@ -294,15 +314,22 @@ static PyMemberDef writer_members[] = {
 
 static PyGetSetDef writer_properties[] = {
     {"gpu", writer_gpu, NULL, RC_DOC_Writer_gpu, NULL},
+    {"memory", writer_memory, NULL, RC_DOC_Writer_memory, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot writer_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Writer},      {Py_tp_new, writer_new},
-    {Py_tp_dealloc, writer_dealloc},         {Py_tp_methods, writer_methods},
-    {Py_tp_members, writer_members},         {Py_tp_getset, writer_properties},
-    {Py_tp_traverse, rc_py_handle_traverse}, {Py_tp_clear, rc_py_handle_clear},
-    {Py_tp_finalize, rc_py_handle_finalize}, {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Writer},
+    {Py_tp_new, writer_new},
+    {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_methods, writer_methods},
+    {Py_tp_members, writer_members},
+    {Py_tp_getset, writer_properties},
+    {Py_tp_repr, writer_repr},
+    {Py_tp_traverse, rc_py_handle_traverse},
+    {Py_tp_clear, rc_py_handle_clear},
+    {Py_tp_finalize, rc_py_handle_finalize},
+    {0, NULL},
 };
 PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};
