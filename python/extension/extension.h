@@ -5,9 +5,14 @@
  *   state.h, errors.h           the module's state; errno -> exception
  *   spans.h                     when calls began and ended, for traces and profiles
  *   call.h                      arguments, a handle's turn, waiting
- *   tensors/                    memory of tensors: torch, NumPy, DLPack, a CUDA device
+ *   tensors.h, tensors/         memory of tensors: torch, NumPy, DLPack, a CUDA device
  *   codec/                      objects and frames
- *   handles/                    Writer, Reader and the other types that Python's users hold
+ *   handles/                    Writer, Reader and the other types that Python's users hold:
+ *     gpu.h       the gpu part of both
+ *     status.h    what is seen of rings; Tap
+ *     reader.h    Reader, Frame and View
+ *     packed.h    PackedFrame
+ *     writer.h    Writer and Span
  *   module.c                    the module
  *
  * A room includes and calls only the rooms above it in the list; tests/lint/circles.py checks the

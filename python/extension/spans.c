@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The buffer of spans, and its subscribers: see spans.h. */
-#include "python/extension/errors.h"
 #include "python/extension/spans.h"
+#include "python/extension/errors.h"
 
 #include <stdlib.h>
 

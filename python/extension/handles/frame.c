@@ -6,7 +6,7 @@
  * memoryview of the Frame exists, release raises BufferError, as mmap does. A dropped Frame is
  * released.
  */
-#include "python/extension/handles/frame.h"
+#include "python/extension/handles/reader.h"
 
 #include "python/extension/codec/inspect.h"
 #include "python/extension/errors.h"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PackedFrame: a frame in private memory, made once and sent on several rings. */
-#include "python/extension/handles/frame.h"
+#include "python/extension/handles/packed.h"
 
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/encode.h"
 #include "python/extension/codec/hash.h"
 #include "python/extension/codec/inspect.h"
 #include "python/extension/errors.h"
+#include "python/extension/handles/reader.h"
 
 #include "python/docstrings.h"
 

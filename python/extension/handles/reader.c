@@ -4,7 +4,6 @@
 
 #include "channel/warm.h"
 #include "python/extension/errors.h"
-#include "python/extension/handles/frame.h"
 #include "python/extension/handles/status.h"
 
 #include "python/docstrings.h"

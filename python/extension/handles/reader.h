@@ -5,8 +5,8 @@
  *   reader.c    attaches to a ring, and leaves it; the type
  *   receive.c   from Reader.recv to the object, and giving frames back
  *   warm.c      decodes an old frame shortly before the next is due
- *
- * For Reader.next and view see frame.h; for tensors of a device, gpu.h.
+ *   frame.c     Frame: a received frame that still occupies the ring; Reader.next
+ *   view.c      View: an object with its arrays in the ring; Reader.view
  */
 #ifndef RC_EXTENSION_READER_H
 #define RC_EXTENSION_READER_H
@@ -106,5 +106,35 @@ void rc_py_warm(void *context);
  * decoding ran user code. */
 void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *frame,
                         bool ran_code);
+
+/* ---- frame.c --------------------------------------------------------------------------------- */
+
+extern PyType_Spec rc_py_frame_spec;
+
+PyObject *rc_py_reader_next(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords);
+/* The next frame, as a Frame. `is_view`: the caller decodes it. */
+PyObject *rc_py_lend(struct rc_py_reader *reader, int64_t timeout_ns, bool is_view);
+/* Gives the frame back while an exception is set, as rc_py_reader_give_back, unless already
+ * done. */
+void rc_py_frame_give_up(PyObject *frame);
+
+const struct ringcast_frame *rc_py_frame_of(PyObject *frame);
+/* As rc_py_reader_stash; for Python the Frame is released then. */
+bool rc_py_frame_stash(PyObject *frame, bool device_failed);
+PyObject *rc_py_frame_exit(PyObject *frame, PyObject *exception);
+PyObject *rc_py_frame_hashes(PyObject *frame, void *closure);
+/* Copies out the frame's object, or the object of `part`, a frame inside the frame's memory.
+ * `classes`: as in rc_py_classes_allowed; NULL: pickles if the Reader allows pickles. If the Reader
+ * allows none, the Reader's own classes count, unless `are_given`. */
+PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, PyObject *classes,
+                             bool are_given);
+
+/* ---- view.c ---------------------------------------------------------------------------------- */
+
+extern PyType_Spec rc_py_view_spec;
+
+PyObject *rc_py_reader_view(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords);
 
 #endif

@@ -18,7 +18,7 @@
 #include "python/extension/codec/copy.h"
 #include "python/extension/errors.h"
 #include "python/extension/codec/hash.h"
-#include "python/extension/handles/frame.h"
+#include "python/extension/handles/packed.h"
 
 #include <unistd.h>
 

@@ -4,12 +4,12 @@
  *
  * At the end of the block the frame goes back to the ring, even if the user still holds an array:
  * obj is bound to a name that outlives the block, so waiting for the array's end would be waiting
- * for ever. Only the mapping must stay: tensors/view_arrays.c keeps it.
+ * for ever. Only the mapping must stay: a hold keeps it (tensors.h).
  *
  * A hostile writer can change lent values at any time, but nothing else: positions and shapes were
  * copied and checked before (decode.c), and the memory is mapped read-only.
  */
-#include "python/extension/handles/frame.h"
+#include "python/extension/handles/reader.h"
 #include "python/extension/handles/gpu.h"
 
 #include "python/docstrings.h"
