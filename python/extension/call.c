@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every method needs: arguments, timeout, turn, and a wait that Ctrl-C can interrupt. */
+/* What every call needs: see call.h. */
 #include "python/extension/call.h"
 #include "python/extension/errors.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
+#include <unistd.h>
 
-#define SLICE_NS \
-  INT64_C(90000000) /* as a sleeper's of the library: a shorter slice is a wake-up more */
+/* As long as a sleeper of the library sleeps: a shorter slice is a wake-up more. */
+#define SLICE_NS INT64_C(90000000)
+/* After so many frames in a row without a wait, the task lets other tasks run: one turn of the
+ * event loop costs as much as receiving a few frames. */
+enum { MOST_SPENT = 64 };
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 static Py_ssize_t name_index(const char *const *names, PyObject *keyword) {
   for (Py_ssize_t i = 0; names[i]; i++) {
@@ -29,9 +35,12 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
   for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); i++) {
     PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
     Py_ssize_t index = name_index(names, keyword);
-    if (index < 0 || out[index]) {
-      PyErr_Format(PyExc_TypeError, index < 0 ? "%s() has no argument %R" : "%s() got %R twice",
-                   function, keyword);
+    if (index < 0) {
+      PyErr_Format(PyExc_TypeError, "%s() has no argument %R", function, keyword);
+      return false;
+    }
+    if (out[index]) {
+      PyErr_Format(PyExc_TypeError, "%s() got %R twice", function, keyword);
       return false;
     }
     out[index] = arguments[count + i];
@@ -64,24 +73,23 @@ static bool seconds(PyObject *object, double *out) {
 }
 
 bool rc_py_timeout(PyObject *object, int64_t *out) {
+  *out = RINGCAST_FOREVER;
+  if (!object || object == Py_None) return true;
   double value;
-  if (!object || object == Py_None) {
-    *out = RINGCAST_FOREVER;
-    return true;
-  }
   if (!seconds(object, &value)) return false;
-  /* A century is for ever, and the deadline still fits. Less than a nanosecond is still a wait. */
-  *out = value > 3e9 ? RINGCAST_FOREVER : value > 0 && value < 1e-9 ? 1 : (int64_t)(value * 1e9);
+  if (value > 3e9) return true; /* a century is for ever, and any other deadline fits */
+  *out = (int64_t)(value * 1e9);
+  if (value > 0 && *out == 0) *out = 1; /* less than a nanosecond is still a wait */
   return true;
 }
 
 /* Finds the dict of bytes in os.environ, which each change of os.environ goes through. */
 static void find_environment(struct rc_py_state *state) {
   PyObject *name = PyBytes_FromString("RINGCAST_ALLOW_PICKLE");
-  PyObject *mapping = name ? rc_py_import("os", "environ") : NULL;
+  PyObject *mapping = rc_py_import("os", "environ");
   PyObject *data = mapping ? PyObject_GetAttrString(mapping, "_data") : NULL;
   Py_XDECREF(mapping);
-  if (data && PyDict_CheckExact(data)) {
+  if (name && data && PyDict_CheckExact(data)) {
     state->environment = data;
     state->allow_pickle_name = name;
     return;
@@ -97,7 +105,8 @@ static const char *allow_pickle_text(struct rc_py_state *state) {
   if (!state->environment) find_environment(state);
   if (!state->environment) return getenv("RINGCAST_ALLOW_PICKLE");
   PyObject *value = PyDict_GetItem(state->environment, state->allow_pickle_name);
-  return value && PyBytes_Check(value) ? PyBytes_AS_STRING(value) : NULL;
+  if (!value || !PyBytes_Check(value)) return NULL;
+  return PyBytes_AS_STRING(value);
 }
 
 bool rc_py_allow_pickle(struct rc_py_state *state, PyObject *object, bool *out) {
@@ -129,18 +138,19 @@ bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject
   }
   if (is_given) *allow_pickle = false;
   if (*allow_pickle) return true;
-  if (!state->allowed_classes &&
-      !(state->allowed_classes = rc_py_import("ringcast._allowed", "allowed_classes"))) {
-    return false;
+  if (!state->allowed_classes) {
+    state->allowed_classes = rc_py_import("ringcast._allowed", "allowed_classes");
   }
+  if (!state->allowed_classes) return false;
   *out = PyObject_CallOneArg(state->allowed_classes, is_given ? classes : Py_None);
   return *out;
 }
 
 PyObject *rc_py_checked(const char *name, PyObject *args, PyObject *keywords) {
   PyObject *function = rc_py_import("ringcast._options", name);
-  PyObject *checked = function ? PyObject_Call(function, args, keywords) : NULL;
-  Py_XDECREF(function);
+  if (!function) return NULL;
+  PyObject *checked = PyObject_Call(function, args, keywords);
+  Py_DECREF(function);
   return checked;
 }
 
@@ -166,18 +176,31 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
   return true;
 }
 
-int64_t rc_py_now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, uint64_t most, uint64_t *n, int64_t *timeout_ns) {
+  static const char *const names[] = {"n", "timeout", NULL};
+  PyObject *values[2] = {NULL};
+  return rc_py_arguments(function, names, 2, 1, args, count, keywords, values) &&
+         rc_py_integer("n", values[0], 0, most, n) && rc_py_timeout(values[1], timeout_ns);
 }
+
+bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, int64_t *out) {
+  static const char *const names[] = {"timeout", NULL};
+  PyObject *values[1] = {NULL};
+  return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) &&
+         rc_py_timeout(values[0], out);
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *call,
                           int64_t timeout_ns, int64_t *deadline) {
   int rc = attempt(call, 0, true);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
-  if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
-  if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
+  if (timeout_ns == 0) return -EAGAIN;
+  if (*deadline == 0 && timeout_ns < 0) *deadline = INT64_MAX;
+  if (*deadline == 0) *deadline = rc_py_now_ns() + timeout_ns;
   for (;;) {
     /* Signals, and what spans.c has put off, are checked only after an attempt without a result, so
      * no result is lost. */
@@ -207,25 +230,146 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   return rc_py_wait_until(attempt, NULL, call, timeout_ns, &deadline);
 }
 
-bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count,
-                            PyObject *keywords, uint64_t most, uint64_t *n, int64_t *timeout_ns) {
-  static const char *const names[] = {"n", "timeout", NULL};
-  PyObject *values[2] = {NULL};
-  return rc_py_arguments(function, names, 2, 1, args, count, keywords, values) &&
-         rc_py_integer("n", values[0], 0, most, n) && rc_py_timeout(values[1], timeout_ns);
+/* ---- A handle's turn ------------------------------------------------------------------------- */
+
+void *rc_py_handle_new(PyTypeObject *type, bool allow_pickle) {
+  struct rc_py_handle *self = (void *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->pid = getpid();
+  self->allow_pickle = allow_pickle;
+  return self;
 }
 
-bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count,
-                            PyObject *keywords, int64_t *out) {
-  static const char *const names[] = {"timeout", NULL};
-  PyObject *values[1] = {NULL};
-  return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) &&
-         rc_py_timeout(values[0], out);
+/* "Writer", of "ringcast.Writer". */
+static const char *name_of(struct rc_py_handle *self) {
+  return strchr(Py_TYPE(self)->tp_name, '.') + 1;
 }
+
+static bool is_open(struct rc_py_handle *self) {
+  if (!self->closed) return true;
+  PyErr_Format(PyExc_ValueError, "the %s is closed", name_of(self));
+  return false;
+}
+
+bool rc_py_handle_enter(struct rc_py_handle *self) {
+  if (self->busy && getpid() == self->pid) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "this %s is in use, by another thread or by a call further up; give each thread "
+                 "its own, or guard it with a lock",
+                 name_of(self));
+    return false;
+  }
+  self->busy = !self->closed;
+  return self->busy || is_open(self);
+}
+
+bool rc_py_handle_check(struct rc_py_handle *self) {
+  if (!is_open(self)) return false;
+  if (getpid() == self->pid) return true;
+  rc_py_raise_text(
+      rc_py_state_of(self), ECHILD,
+      "this handle belongs to the parent process: after fork, make or attach one in the child");
+  return false;
+}
+
+PyObject *rc_py_handle_block(PyObject *self, PyObject *Py_UNUSED(unused)) {
+  if (!is_open((struct rc_py_handle *)self)) return NULL;
+  return rc_py_ref(self);
+}
+
+PyObject *rc_py_handle_exit(PyObject *self, PyObject *Py_UNUSED(exception)) {
+  return PyObject_CallMethod(self, "close", NULL);
+}
+
+PyObject *rc_py_handle_reduce(PyObject *self, PyObject *Py_UNUSED(unused)) {
+  const char *name = name_of((struct rc_py_handle *)self);
+  const char *maker = strcmp(name, "Tap") == 0 ? "Tap" : "Reader";
+  return PyErr_Format(PyExc_TypeError,
+                      "a %s can't go to another process, nor be copied: pass %c%s.handle, and make "
+                      "a %s(handle) there",
+                      name, tolower(name[0]), name + 1, maker);
+}
+
+void rc_py_handle_record(struct rc_py_handle *self) {
+  if (self->ring == 0) {
+    self->ring = rc_py_spans_ring(self->text);
+    rc_py_spans_name(self->ring, self->ring_name, self->name);
+  }
+  rc_py_spans_begin(&self->call, self->ring);
+}
+
+/* ---- A handle in an event loop --------------------------------------------------------------- */
+
+/* No frame can hold these two objects. */
+int rc_py_loop_init(struct rc_py_state *state, PyObject *module) {
+  state->nothing = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+  state->turn = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+  if (!state->nothing || !state->turn) return -1;
+  if (PyObject_SetAttrString(module, "_nothing", state->nothing) < 0) return -1;
+  return PyObject_SetAttrString(module, "_turn", state->turn);
+}
+
+PyObject *rc_py_pass_turn(struct rc_py_handle *self) {
+  if (self->spent < MOST_SPENT) return NULL;
+  self->spent = 0;
+  return rc_py_ref(rc_py_state_of(self)->turn);
+}
+
+/* A forked child has no event loop to notify. */
+static void tell_closed(PyObject *watch, pid_t pid) {
+  PyObject *type, *value, *traceback;
+  if (!watch || watch == Py_None || getpid() != pid) return;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject *result = PyObject_CallMethod(watch, "close", NULL);
+  if (!result) PyErr_WriteUnraisable(watch);
+  Py_XDECREF(result);
+  PyErr_Restore(type, value, traceback);
+}
+
+void rc_py_watch_close(struct rc_py_handle *self) {
+  PyObject *watch = self->watch;
+  self->watch = NULL;
+  tell_closed(watch, self->pid);
+  Py_XDECREF(watch);
+}
+
+/* The watch stays the single queue of all waiting tasks: with a second queue for the same
+ * descriptor, the loop would serve only one of the two. */
+void rc_py_watch_after(struct rc_py_handle *self, int rc) {
+  if (rc != -ENOBUFS) return;
+  PyObject *watch = rc_py_ref(self->watch);
+  tell_closed(watch, self->pid);
+  Py_XDECREF(watch);
+}
+
+/* ---- The collector --------------------------------------------------------------------------- */
+
+int rc_py_handle_traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(((struct rc_py_handle *)self)->watch);
+  return 0;
+}
+
+int rc_py_handle_clear(PyObject *self) {
+  Py_CLEAR(((struct rc_py_handle *)self)->watch);
+  return 0;
+}
+
+/* Runs before the collector clears the watch, which knows the registration in the loop. */
+void rc_py_handle_finalize(PyObject *self) { rc_py_watch_close((struct rc_py_handle *)self); }
+
+void rc_py_handle_free(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  Py_XDECREF(((struct rc_py_handle *)self)->text);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+/* ---- Small ----------------------------------------------------------------------------------- */
 
 bool rc_py_grow(void **array, size_t count, size_t *room, size_t size) {
   if (count < *room) return true;
-  size_t larger = *room ? *room * 2 : 16;
+  size_t larger = *room > 0 ? *room * 2 : 16;
   void *grown = PyMem_Realloc(*array, larger * size);
   if (!grown) {
     PyErr_NoMemory();

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments, seconds and waiting, for all calls. */
+/*
+ * What every call needs: arguments, a handle's turn, and a wait that Ctrl-C can interrupt.
+ *
+ * A handle is the common part of Writer, Reader and Tap: the first member of each.
+ */
 #ifndef RC_EXTENSION_CALL_H
 #define RC_EXTENSION_CALL_H
 
+#include "python/extension/spans.h"
 #include "python/extension/state.h"
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 /* Sorts a vectorcall's arguments by `names` (NULL at the end) into `out`, which starts as NULLs.
  * The first `positional` may come without a name, the first `required` must be there. */
@@ -23,6 +30,14 @@ bool rc_py_classes_allowed(struct rc_py_state *state, PyObject *pickle, PyObject
                            bool *allow_pickle, PyObject **out);
 /* An int from `low` to `high`. */
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
+/* The arguments `n`, from 0 to `most`, and `timeout`. */
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, uint64_t most, uint64_t *n, int64_t *timeout_ns);
+/* The only argument, `timeout`. */
+bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords, int64_t *out);
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Tries once with the GIL, then waits without the GIL in slices, so that Ctrl-C is seen whichever
  * thread got the signal. Returns the result of `attempt`, -EAGAIN or -ETIMEDOUT when the time is up
@@ -35,15 +50,75 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 typedef void (*rc_py_between)(void *call);
 int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
                      int64_t *deadline);
-/* Of CLOCK_MONOTONIC. */
-int64_t rc_py_now_ns(void);
 
-/* The arguments `n`, from 0 to `most`, and `timeout`. */
-bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count,
-                            PyObject *keywords, uint64_t most, uint64_t *n, int64_t *timeout_ns);
-/* The only argument, `timeout`. */
-bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count,
-                            PyObject *keywords, int64_t *out);
+/* ---- A handle's turn ------------------------------------------------------------------------- */
+
+struct rc_py_handle {
+  PyObject_HEAD PyObject *text; /* by which other processes attach */
+  pid_t pid;                    /* of the creating process */
+  bool busy;                    /* a call is at work */
+  bool closed, allow_pickle;
+  /* Whether the last send() or recv() raised what came up in the value, and not in a wait, nor
+   * because of the ring. */
+  bool value_failed;
+  /* The descriptor in an event loop (ringcast._asyncio). NULL or None: never in a loop. */
+  PyObject *watch;
+  unsigned spent;          /* frames in a row for tasks, without a wait: see rc_py_spend */
+  struct rc_py_call *call; /* the call at work, if its spans are recorded; else NULL */
+  uint64_t ring;           /* rc_py_spans_ring; 0: not known yet */
+  const char *ring_name;   /* for spans, as is ... */
+  char name[32];           /* ... the name of a Reader; or empty */
+};
+
+/* A new instance of `type`, all zero but for the fields here. NULL: raised. */
+void *rc_py_handle_new(PyTypeObject *type, bool allow_pickle);
+/* A waiting task may refer to the handle. */
+int rc_py_handle_traverse(PyObject *self, visitproc visit, void *arg);
+int rc_py_handle_clear(PyObject *self);
+void rc_py_handle_finalize(PyObject *self);
+/* Drops all that the handle refers to, and frees it. */
+void rc_py_handle_free(PyObject *self);
+/* Raises RuntimeError if another call is at work on the handle, ValueError if the handle is closed.
+ * A child that was forked during the call is let through: the library refuses the child. */
+bool rc_py_handle_enter(struct rc_py_handle *self);
+static inline void rc_py_handle_leave(struct rc_py_handle *self) { self->busy = false; }
+/* Call after rc_py_handle_enter: begins the spans of the call, if spans are on. rc_py_spans_end
+ * must follow, after rc_py_handle_leave. */
+void rc_py_handle_record(struct rc_py_handle *self);
+static inline void rc_py_handle_begin(struct rc_py_handle *self) {
+  if (__builtin_expect(rc_py_spans_on, 0)) rc_py_handle_record(self);
+}
+/* Methods of every handle: __enter__, __exit__ and __reduce__. */
+PyObject *rc_py_handle_block(PyObject *self, PyObject *unused);
+PyObject *rc_py_handle_exit(PyObject *self, PyObject *exception);
+PyObject *rc_py_handle_reduce(PyObject *self, PyObject *unused);
+/* For a call that needs no turn: raises ValueError if the handle is closed, ForkedError in a forked
+ * child. */
+bool rc_py_handle_check(struct rc_py_handle *self);
+
+/* asyncio: the coroutines are in ringcast/_asyncio.py. */
+
+/* The special results of _take() and _offer(), which try once: the call would have to wait; the
+ * turn is another's. */
+int rc_py_loop_init(struct rc_py_state *state, PyObject *module);
+/* In place of a result of _take() and _offer(): state->turn if the turn is another's, NULL if not;
+ * no exception. */
+PyObject *rc_py_pass_turn(struct rc_py_handle *self);
+/* Counts a frame that a task has sent or received: as many bytes as `unit` take as long as a small
+ * frame. */
+#define RC_PY_SENT_UNIT     (UINT64_C(1) << 18)
+#define RC_PY_RECEIVED_UNIT (UINT64_C(1) << 14)
+static inline void rc_py_spend(struct rc_py_handle *self, uint64_t bytes, uint64_t unit) {
+  self->spent += 1 + (unsigned)(bytes / unit);
+}
+/* Call before the descriptor is closed: takes the descriptor out of its loop. Preserves the current
+ * exception. */
+void rc_py_watch_close(struct rc_py_handle *self);
+/* Call after each call that may have made the descriptor wait: -ENOBUFS means that the descriptor
+ * is gone, and waiting tasks must ask anew. */
+void rc_py_watch_after(struct rc_py_handle *self, int rc);
+
+/* ---- Small ----------------------------------------------------------------------------------- */
 
 /* 1: the UTF-8 of `text`, which the str holds; 0: the str has lone surrogates, so no UTF-8; -1:
  * raised. */

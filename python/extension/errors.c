@@ -9,23 +9,37 @@
 
 PyObject *rc_py_import(const char *module_name, const char *name) {
   PyObject *module = PyImport_ImportModule(module_name);
-  PyObject *object = module ? PyObject_GetAttrString(module, name) : NULL;
-  Py_XDECREF(module);
+  if (!module) return NULL;
+  PyObject *object = PyObject_GetAttrString(module, name);
+  Py_DECREF(module);
   return object;
 }
 
 bool rc_py_clear_passing(void) {
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
-    return false;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  if (PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
   PyErr_Clear();
   return true;
 }
 
 int rc_py_errors_init(struct rc_py_state *state) {
   static const char *const module = "ringcast.exceptions";
-  if (!(state->error = rc_py_import(module, "Error"))) return -1;
-  if (!(state->error_by_errno = rc_py_import(module, "_BY_ERRNO"))) return -1;
-  return (state->writer_gone = rc_py_import(module, "WriterGone")) ? 0 : -1;
+  state->error = rc_py_import(module, "Error");
+  if (!state->error) return -1;
+  state->error_by_errno = rc_py_import(module, "_BY_ERRNO");
+  if (!state->error_by_errno) return -1;
+  state->writer_gone = rc_py_import(module, "WriterGone");
+  return state->writer_gone ? 0 : -1;
+}
+
+/* Sets *error to the current exception as an object, with its traceback; none is set then. */
+static void fetch(PyObject **error) {
+  PyObject *type, *traceback;
+  PyErr_Fetch(&type, error, &traceback);
+  PyErr_NormalizeException(&type, error, &traceback);
+  if (*error && traceback) PyException_SetTraceback(*error, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
 }
 
 /* Consumes `text`. When the interpreter ends, a handle may outlive its module: the state is then
@@ -36,8 +50,10 @@ static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *te
     Py_XDECREF(text);
     return NULL;
   }
-  PyObject *number = text ? PyLong_FromLong(errnum) : NULL;
-  PyObject *type = number ? PyDict_GetItemWithError(state->error_by_errno, number) : NULL;
+  if (!text) return NULL;
+  PyObject *type = NULL;
+  PyObject *number = PyLong_FromLong(errnum);
+  if (number) type = PyDict_GetItemWithError(state->error_by_errno, number);
   if (number && !type && !PyErr_Occurred()) type = state->error;
   if (type) {
     PyObject *exception = PyObject_CallFunctionObjArgs(type, number, text, NULL);
@@ -45,7 +61,7 @@ static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *te
     Py_XDECREF(exception);
   }
   Py_XDECREF(number);
-  Py_XDECREF(text);
+  Py_DECREF(text);
   return NULL;
 }
 
@@ -67,12 +83,16 @@ static PyObject *last_error(void) {
 }
 
 PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
-  if (rc == RC_PY_RAISED) return NULL;
+  if (rc == RC_PY_RAISED || rc == RC_PY_OF_VALUE) return NULL;
   PyObject *text = last_error();
-  PyObject *type = rc == -EINVAL || rc == -ENOTUNIQ    ? PyExc_ValueError
-                   : rc == -EAGAIN || rc == -ETIMEDOUT ? PyExc_TimeoutError
-                                                       : NULL;
-  if (!type) return raise_errno(state, -rc, text);
+  PyObject *type;
+  switch (rc) {
+  case -EINVAL:
+  case -ENOTUNIQ: type = PyExc_ValueError; break;
+  case -EAGAIN:
+  case -ETIMEDOUT: type = PyExc_TimeoutError; break;
+  default: return raise_errno(state, -rc, text);
+  }
   if (text) PyErr_SetObject(type, text);
   Py_XDECREF(text);
   return NULL;
@@ -90,14 +110,17 @@ static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
 /* The least spill memory for a frame of `bytes`: whole pieces of 2 MiB; a frame starts 16 bytes
  * into a cache line. 0: the maximum is exceeded. */
 static uint64_t spill_bytes_for(uint64_t bytes) {
-  const uint64_t piece = UINT64_C(2) << 20, phase = 16;
-  return bytes <= RC_PY_MOST_BYTES - phase ? (bytes + phase + piece - 1) & ~(piece - 1) : 0;
+  const uint64_t piece = UINT64_C(2) << 20;
+  const uint64_t phase = 16;
+  if (bytes > RC_PY_MOST_BYTES - phase) return 0;
+  return (bytes + phase + piece - 1) & ~(piece - 1);
 }
 
 /* Sets an attribute that is a mere hint, unless `number` is 0. */
 static void hint(PyObject *exception, const char *name, uint64_t number) {
-  PyObject *value = number ? PyLong_FromUnsignedLongLong(number) : NULL;
-  if (number && (!value || PyObject_SetAttrString(exception, name, value) < 0)) PyErr_Clear();
+  if (number == 0) return;
+  PyObject *value = PyLong_FromUnsignedLongLong(number);
+  if (!value || PyObject_SetAttrString(exception, name, value) < 0) PyErr_Clear();
   Py_XDECREF(value);
 }
 
@@ -118,7 +141,8 @@ PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct r
 static size_t print_lines(const char *from, size_t left, bool has_lines, char *out, size_t room) {
   size_t used = 0;
   for (;;) {
-    const char *end = has_lines ? memchr(from, '\n', left) : NULL;
+    const char *end = NULL;
+    if (has_lines) end = memchr(from, '\n', left);
     size_t length = end ? (size_t)(end - from) : left;
     used += ringcast_printable(from, length, out + used, room - used);
     if (!end) return used;
@@ -131,7 +155,8 @@ static size_t print_lines(const char *from, size_t left, bool has_lines, char *o
 PyObject *rc_py_printable(PyObject *text, bool has_lines) {
   PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
   if (!bytes) return NULL;
-  size_t length = (size_t)PyBytes_GET_SIZE(bytes), room = 4 * length + 1;
+  size_t length = (size_t)PyBytes_GET_SIZE(bytes);
+  size_t room = 4 * length + 1;
   char *out = PyMem_Malloc(room);
   PyObject *made = NULL;
   if (out) {
@@ -170,25 +195,34 @@ static bool may_come_of_damage(void) {
          PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_Occurred() == PyExc_RuntimeError;
 }
 
-/* Whether the code of the traceback's entry is the standard library's, NumPy's, torch's or this
- * package's. */
-static bool is_of_library(PyObject *entry) {
-  static const char *const others[] = {"ringcast", "numpy", "torch"};
+/* The name of the module whose code the traceback's entry is of. NULL: unknown. */
+static PyObject *module_of(PyObject *entry) {
+  PyObject *globals = NULL, *name = NULL;
   PyObject *frame = PyObject_GetAttrString(entry, "tb_frame");
-  PyObject *globals = frame ? PyObject_GetAttrString(frame, "f_globals") : NULL;
-  PyObject *name =
-      globals && PyDict_Check(globals) ? PyDict_GetItemString(globals, "__name__") : NULL;
-  PyObject *parts =
-      name && PyUnicode_Check(name) ? PyObject_CallMethod(name, "partition", "s", ".") : NULL;
-  PyObject *top = parts ? PyTuple_GET_ITEM(parts, 0) : NULL,
-           *standard = PySys_GetObject("stdlib_module_names");
-  bool is_one = top && standard && PySequence_Contains(standard, top) > 0;
-  for (size_t i = 0; top && i < sizeof others / sizeof *others; i++) {
-    is_one = is_one || PyUnicode_CompareWithASCIIString(top, others[i]) == 0;
-  }
-  Py_XDECREF(parts);
+  if (frame) globals = PyObject_GetAttrString(frame, "f_globals");
+  if (globals && PyDict_Check(globals)) name = PyDict_GetItemString(globals, "__name__");
+  name = name && PyUnicode_Check(name) ? rc_py_ref(name) : NULL;
   Py_XDECREF(globals);
   Py_XDECREF(frame);
+  return name;
+}
+
+/* Whether the package is the standard library's, NumPy, torch or this one. */
+static bool is_library(PyObject *package) {
+  static const char *const others[] = {"ringcast", "numpy", "torch"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    if (PyUnicode_CompareWithASCIIString(package, others[i]) == 0) return true;
+  }
+  PyObject *standard = PySys_GetObject("stdlib_module_names");
+  return standard && PySequence_Contains(standard, package) > 0;
+}
+
+static bool is_of_library(PyObject *entry) {
+  PyObject *name = module_of(entry), *parts = NULL;
+  if (name) parts = PyObject_CallMethod(name, "partition", "s", ".");
+  bool is_one = parts && is_library(PyTuple_GET_ITEM(parts, 0));
+  Py_XDECREF(parts);
+  Py_XDECREF(name);
   PyErr_Clear();
   return is_one;
 }
@@ -221,53 +255,55 @@ static void set_cause(PyObject *cause) {
 
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
   if (!may_come_of_damage() || !rc_py_is_of_libraries()) return;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
+  PyObject *error;
+  fetch(&error);
   rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s: %S", what,
-                   value ? value : Py_None);
-  if (value && traceback) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  set_cause(value);
+                   error ? error : Py_None);
+  set_cause(error);
 }
 
 void rc_py_end_by_none(void) {
-  PyObject *type, *value, *traceback;
   if (!PyErr_ExceptionMatches(PyExc_StopIteration)) return;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (value && traceback) PyException_SetTraceback(value, traceback);
+  PyObject *error;
+  fetch(&error);
   PyErr_Format(PyExc_RuntimeError, "a value was not received, as its own code raised %.200R",
-               value);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  set_cause(value);
+               error);
+  set_cause(error);
 }
 
 PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what) {
+  if (exports == 1) {
+    return PyErr_Format(PyExc_BufferError,
+                        "can't %s: 1 memoryview of the %s is in use; release() it first, or drop "
+                        "every array made of it",
+                        verb, what);
+  }
   return PyErr_Format(PyExc_BufferError,
-                      "can't %s: %zd memoryview%s of the %s %s in use; release() %s first, or drop "
-                      "every array made of %s",
-                      verb, exports, exports == 1 ? "" : "s", what, exports == 1 ? "is" : "are",
-                      exports == 1 ? "it" : "them", exports == 1 ? "it" : "them");
+                      "can't %s: %zd memoryviews of the %s are in use; release() them first, or "
+                      "drop every array made of them",
+                      verb, exports, what);
 }
 
 /* For a handle that the library refuses; `text` is the handle's UTF-8. */
 static PyObject *raise_no_handle(PyObject *handle, const char *text) {
   size_t length = strlen(text);
   const char *start = strstr(text, "rc1:");
-  bool surrounded = start && (start != text || !Py_ISALNUM(text[length - 1]));
+  if (start && (start != text || !Py_ISALNUM(text[length - 1]))) {
+    return PyErr_Format(PyExc_ValueError,
+                        "not a ringcast handle, there is something before or after it: %.150R; "
+                        "take the writer's handle whole",
+                        handle);
+  }
   return PyErr_Format(PyExc_ValueError,
-                      "not a ringcast handle%s: %.150R%s; take the writer's handle whole%s",
-                      surrounded ? ", there is something before or after it" : "", handle,
-                      surrounded ? "" : " (it should look like rc1:<pid>:...)",
-                      surrounded ? "" : ", or find it by the ring's name: ringcast.find(name)");
+                      "not a ringcast handle: %.150R (it should look like rc1:<pid>:...); take the "
+                      "writer's handle whole, or find it by the ring's name: ringcast.find(name)",
+                      handle);
 }
 
 /* The library may have refused a variable of the environment, and not the handle. */
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle,
                                 const char *text) {
-  bool is_handle = rc != -EINVAL || !strstr(ringcast_last_error(), "not a ringcast handle");
-  return is_handle ? rc_py_raise(state, rc) : raise_no_handle(handle, text);
+  bool is_refused = rc == -EINVAL && strstr(ringcast_last_error(), "not a ringcast handle");
+  if (is_refused) return raise_no_handle(handle, text);
+  return rc_py_raise(state, rc);
 }

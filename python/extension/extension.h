@@ -2,11 +2,17 @@
 /*
  * Shared by all files of the extension, which uses only the library's public headers.
  *
- *   state.h, errors.h, call.h   the module's state; errno -> exception; arguments, seconds, waiting
+ *   state.h, errors.h           the module's state; errno -> exception
  *   spans.h                     when calls began and ended, for traces and profiles
- *   tensors/                    memory of tensors: torch, NumPy, DLPack, a CUDA device
+ *   call.h                      arguments, a handle's turn, waiting
+ *   tensors.h, tensors/         memory of tensors: torch, NumPy, DLPack, a CUDA device
  *   codec/                      objects and frames
- *   handles/                    Writer, Reader and the other types that Python's users hold
+ *   handles/                    Writer, Reader and the other types that Python's users hold:
+ *     gpu.h       the gpu part of both
+ *     status.h    what is seen of rings; Tap
+ *     reader.h    Reader, Frame and View
+ *     packed.h    PackedFrame
+ *     writer.h    Writer and Span
  *   module.c                    the module
  *
  * A room includes and calls only the rooms above it in the list; tests/lint/circles.py checks the
@@ -37,6 +43,8 @@
 #define RC_PY_RAISED INT_MIN
 /* A reader has blocked the writer for longer than allowed. */
 #define RC_PY_TOO_SLOW (INT_MIN + 1)
+/* A Python exception is set already, which came up in the value, and not in a wait. */
+#define RC_PY_OF_VALUE (INT_MIN + 3)
 /* The frame is not for the calling Reader, which goes on to the next frame. */
 #define RC_PY_SKIPPED (INT_MIN + 2)
 /* No ring has more bytes, nor more spill memory. */

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The module ringcast._ringcast. Initialised in phases, with the state in the module, so that each
- * import has a state of its own; the pool of large arrays (tensors/buffer_pool.c) belongs to the
+ * import has a state of its own; the pool of large arrays (tensors/memory.c) belongs to the
  * process. The module is for the main interpreter, and relies on the GIL: a free-threaded Python
  * turns the GIL on at import.
  */
 #include "python/extension/codec/encode.h"
 #include "python/extension/errors.h"
-#include "python/extension/handles/frame.h"
-#include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
+#include "python/extension/handles/reader.h"
 #include "python/extension/handles/status.h"
-#include "python/extension/handles/tap.h"
+#include "python/extension/handles/writer.h"
 #include "python/extension/spans.h"
-#include "python/extension/tensors/view_arrays.h"
+#include "python/extension/tensors.h"
 
 #include "python/docstrings.h"
 
@@ -49,18 +48,21 @@ static int add_statuses(struct rc_py_state *state) {
       {"Stats", &state->stats},
       {"Info", &state->info},
       {"TapFrame", &state->tapped},
+      {"TapLost", &state->tap_lost},
       {"GpuInfo", &state->gpu_info},
       {"GpuStatus", &state->gpu_state},
   };
   for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
-    if (!(*statuses[i].out = rc_py_import("ringcast._status", statuses[i].name))) return -1;
+    *statuses[i].out = rc_py_import("ringcast._status", statuses[i].name);
+    if (!*statuses[i].out) return -1;
   }
   return 0;
 }
 
 static int add_names(struct rc_py_names *names) {
-#define X(name) \
-  if (!(names->name = PyUnicode_InternFromString(#name))) return -1;
+#define X(name)                                    \
+  names->name = PyUnicode_InternFromString(#name); \
+  if (!names->name) return -1;
   RC_PY_NAMES(X)
 #undef X
   return 0;
@@ -70,13 +72,15 @@ static int add_names(struct rc_py_names *names) {
  * macros. */
 static int add_methods(PyObject *module) {
   static const char *const docstrings[][2] = {RC_DOCS};
-  PyObject *add = rc_py_import("ringcast._methods", "add_to"), *texts = add ? PyDict_New() : NULL;
+  PyObject *add = rc_py_import("ringcast._methods", "add_to");
+  PyObject *texts = add ? PyDict_New() : NULL;
   for (size_t i = 0; texts && i < sizeof docstrings / sizeof *docstrings; i++) {
     PyObject *text = PyUnicode_FromString(docstrings[i][1]);
     if (!text || PyDict_SetItemString(texts, docstrings[i][0], text) < 0) Py_CLEAR(texts);
     Py_XDECREF(text);
   }
-  PyObject *none = texts ? PyObject_CallFunctionObjArgs(add, module, texts, NULL) : NULL;
+  PyObject *none = NULL;
+  if (texts) none = PyObject_CallFunctionObjArgs(add, module, texts, NULL);
   Py_XDECREF(add);
   Py_XDECREF(texts);
   Py_XDECREF(none);
@@ -85,17 +89,17 @@ static int add_methods(PyObject *module) {
 
 static bool is_main_interpreter(void) {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
-  PyErr_SetString(
-      PyExc_ImportError,
-      "ringcast can't be imported in a sub-interpreter: memory of received arrays may go "
-      "in any thread, of any interpreter. Use a process");
+  PyErr_SetString(PyExc_ImportError,
+                  "ringcast can't be imported in a sub-interpreter: memory of received arrays may "
+                  "go in any thread, of any interpreter. Use a process");
   return false;
 }
 
 /* PYTHON_GIL=0 keeps the GIL off, even if a module asks for the GIL. */
 static bool has_gil(void) {
   PyObject *ask = PySys_GetObject("_is_gil_enabled");
-  int is_on = ask ? rc_py_is_yes(PyObject_CallNoArgs(ask)) : 1;
+  if (!ask) return true;
+  int is_on = rc_py_is_yes(PyObject_CallNoArgs(ask));
   if (is_on == 0) {
     PyErr_SetString(PyExc_ImportError,
                     "ringcast relies on the GIL, and this Python runs without (PYTHON_GIL=0 or "
@@ -107,9 +111,10 @@ static bool has_gil(void) {
 static int module_exec(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
   if (!is_main_interpreter() || !has_gil()) return -1;
-  if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0)
-    return -1;
-  if (!(state->no_arguments = PyTuple_New(0))) return -1;
+  if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0) return -1;
+  if (add_types(module, state) < 0) return -1;
+  state->no_arguments = PyTuple_New(0);
+  if (!state->no_arguments) return -1;
   if (add_statuses(state) < 0 || !rc_py_recycle_init()) return -1;
   if (rc_py_loop_init(state, module) < 0 || add_methods(module) < 0) return -1;
   if (PyModule_AddFunctions(module, rc_py_spans_functions) < 0) return -1;
@@ -181,8 +186,8 @@ static PyModuleDef_Slot module_slots[] = {
 #ifdef Py_mod_gil
     {Py_mod_gil, Py_MOD_GIL_USED},
 #endif
-#ifdef Py_mod_multiple_interpreters /* By the true value, Python itself refuses, and gives no \
-                                       reason. */
+#ifdef Py_mod_multiple_interpreters
+    /* By the true value, Python itself refuses, and gives no reason. */
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
     {0, NULL},

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The buffer of spans, and its subscribers: see spans.h. */
-#include "python/extension/call.h"
-#include "python/extension/errors.h"
 #include "python/extension/spans.h"
+#include "python/extension/errors.h"
 
 #include <stdlib.h>
 
@@ -45,8 +44,8 @@ static struct {
   struct rc_py_call *spare;
 } spans;
 
-static _Thread_local bool
-    is_delivering; /* in this thread: the subscriber's own calls deliver nothing */
+/* In this thread: the subscriber's own calls deliver nothing. */
+static _Thread_local bool is_delivering;
 
 /* ---- Recording ------------------------------------------------------------------------------- */
 
@@ -91,18 +90,21 @@ static void add(const struct rc_py_call *call, const struct phase *phase, int64_
 }
 
 void rc_py_spans_begin(struct rc_py_call **out, uint64_t ring) {
-  struct rc_py_call *call = *out ? *out : spans.spare;
   if (*out) {
-    call->depth++;
+    (*out)->depth++;
     return;
   }
+  struct rc_py_call *call = spans.spare;
   if (call) spans.spare = call->next;
-  else if (!(call = PyMem_RawMalloc(sizeof *call))) return; /* the call is not recorded */
+  else call = PyMem_RawMalloc(sizeof *call);
+  if (!call) return; /* the call is not recorded */
   call->ring = ring;
-  call->position = call->bytes = 0;
+  call->position = 0;
+  call->bytes = 0;
   call->depth = 1;
   call->count = 0;
-  call->is_open = call->has_frame = false;
+  call->is_open = false;
+  call->has_frame = false;
   call->thread = (int32_t)PyThread_get_thread_native_id();
   call->start = rc_py_now_ns();
   *out = call;
@@ -192,7 +194,8 @@ static void deliver(void) {
   is_delivering = true;
   spans.deliveries++;
   PyErr_Fetch(&type, &value, &traceback);
-  PyObject *functions = rc_py_ref(spans.functions), *list = take();
+  PyObject *functions = rc_py_ref(spans.functions);
+  PyObject *list = take();
   if (!list) report(functions, &late);
   for (Py_ssize_t i = 0; list && i < PyTuple_GET_SIZE(functions); i++) {
     PyObject *none = PyObject_CallOneArg(PyTuple_GET_ITEM(functions, i), list);
@@ -230,7 +233,8 @@ void rc_py_spans_end_call(struct rc_py_call **out, enum rc_py_span_kind kind, bo
   }
   if (!is_left_out && kind != RC_PY_SPAN_NONE) {
     const struct phase whole = {.start = call->start, .end = now, .kind = kind};
-    add(call, &whole, call->has_frame ? (int64_t)call->position : -1, call->bytes);
+    int64_t position = call->has_frame ? (int64_t)call->position : -1;
+    add(call, &whole, position, call->bytes);
   }
   *out = NULL;
   call->next = spans.spare;
@@ -244,9 +248,11 @@ static bool make_names(void) {
   static const char *const names[RC_PY_SPAN_KINDS] = {"send",    "encode", "wait_room",  "copy",
                                                       "publish", "recv",   "wait_frame", "decode"};
   for (int i = 0; i < RC_PY_SPAN_KINDS; i++) {
-    if (!spans.kinds[i] && !(spans.kinds[i] = PyUnicode_InternFromString(names[i]))) return false;
+    if (!spans.kinds[i]) spans.kinds[i] = PyUnicode_InternFromString(names[i]);
+    if (!spans.kinds[i]) return false;
   }
-  return spans.type || (spans.type = rc_py_import("ringcast._spans", "Span"));
+  if (!spans.type) spans.type = rc_py_import("ringcast._spans", "Span");
+  return spans.type;
 }
 
 /* _spans_start(functions, capacity): turns spans on, with an empty buffer. Also for a forked
@@ -254,9 +260,10 @@ static bool make_names(void) {
 static PyObject *start(PyObject *Py_UNUSED(module), PyObject *args) {
   PyObject *functions;
   unsigned capacity;
-  if (!PyArg_ParseTuple(args, "O!I:_spans_start", &PyTuple_Type, &functions, &capacity) ||
-      !make_names())
+  if (!PyArg_ParseTuple(args, "O!I:_spans_start", &PyTuple_Type, &functions, &capacity)) {
     return NULL;
+  }
+  if (!make_names()) return NULL;
   if (capacity < DELIVER_AT || capacity > MOST_CAPACITY)
     return PyErr_Format(PyExc_ValueError, "capacity must be from %d to %d, not %u", DELIVER_AT,
                         MOST_CAPACITY, capacity);
@@ -278,7 +285,8 @@ static PyObject *stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) 
   rc_py_spans_on = false;
   PyMem_RawFree(spans.records);
   spans.records = NULL;
-  spans.count = spans.capacity = 0;
+  spans.count = 0;
+  spans.capacity = 0;
   Py_CLEAR(spans.functions);
   Py_RETURN_NONE;
 }

@@ -17,6 +17,8 @@
 
 #include "python/extension/extension.h"
 
+#include <time.h>
+
 enum rc_py_span_kind {
   RC_PY_SPAN_SEND,
   RC_PY_SPAN_ENCODE,
@@ -29,6 +31,13 @@ enum rc_py_span_kind {
   RC_PY_SPAN_KINDS,
   RC_PY_SPAN_NONE = RC_PY_SPAN_KINDS /* the call leaves a frame open: only the phases are spans */
 };
+
+/* Of CLOCK_MONOTONIC. */
+static inline int64_t rc_py_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
 
 /* A recorded call. */
 struct rc_py_call;

@@ -15,12 +15,12 @@ struct rc_py_torch {
   PyObject *stream;         /* torch's Stream object that was recorded last; NULL: none yet */
   PyObject *dtype_type, *device_type, *size_type; /* torch_names.c; NULL until needed */
   PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: torch has no such dtype */
-  PyObject *mode_calls[RC_PY_MODE_CALLS]; /* length, pop and push, of functions and of dispatch;
-                                             NULL: none */
-  const struct rc_py_exchange *exchange;  /* NULL: torch below 2.13 */
-  void *stream_is;                        /* the driver's handle of `stream`, ... */
-  int32_t stream_device;                  /* ... and its device */
-  bool is_built_with_cuda;                /* as torch reports */
+  /* Length, pop and push, of functions and of dispatch; NULL: none. */
+  PyObject *mode_calls[RC_PY_MODE_CALLS];
+  const struct rc_py_exchange *exchange; /* NULL: torch below 2.13 */
+  void *stream_is;                       /* the driver's handle of `stream`, ... */
+  int32_t stream_device;                 /* ... and its device */
+  bool is_built_with_cuda;               /* as torch reports */
 };
 
 struct rc_py_numpy {
@@ -32,16 +32,11 @@ struct rc_py_numpy {
 /* Names for attribute look-ups in calls, interned once. */
 /* clang-format off */
 #define RC_PY_NAMES(X) \
-  X(torch) \
-  X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) \
-  X(is_neg) X(is_conj) \
-      X(resolve_neg) X(resolve_conj) X(view) X(requires_grad) X(requires_grad_) X(_name_) \
-      X(_member_map_) \
-      X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) \
-      X(untyped_storage) \
-      X(record_stream) X(like) X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) \
-      X(buffers) \
-      X(metadata)
+  X(torch) X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) \
+  X(data_ptr) X(is_neg) X(is_conj) X(resolve_neg) X(resolve_conj) X(view) X(requires_grad) \
+  X(requires_grad_) X(_name_) X(_member_map_) X(update) X(digest) X(release) X(is_cuda) \
+  X(get_device) X(contiguous) X(set_) X(untyped_storage) X(record_stream) X(like) \
+  X(__dlpack_device__) X(typecode) X(is_safe) X(dump) X(clear_memo) X(buffers) X(metadata)
 /* clang-format on */
 
 struct rc_py_names {
@@ -89,9 +84,9 @@ struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type,
       *memory_type, *view_type, *device_tensor_type;
   PyObject *error, *error_by_errno, *writer_gone;
-  PyObject *reader_status, *stats, *info, *tapped, *ring;         /* of ringcast._status */
-  PyObject *gpu_info, *gpu_state;                                 /* of ringcast._status */
-  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame; /* of ringcast._pickling */
+  PyObject *reader_status, *stats, *info, *tapped, *tap_lost, *ring; /* of ringcast._status */
+  PyObject *gpu_info, *gpu_state;                                    /* of ringcast._status */
+  PyObject *make_pickler, *has_met, *refuse_value, *refuse_frame;    /* of ringcast._pickling */
   PyObject *pickler, *loads; /* leaves.c: NULL while in use; pickle's own */
   PyObject *describe_class, *find_class, *class_shape; /* of ringcast._classes */
   PyObject *class_composite, *class_member;            /* of ringcast._classes */
@@ -104,7 +99,7 @@ struct rc_py_state {
   PyObject *cached_property;          /* of functools */
   PyObject *standard[RC_PY_STANDARD]; /* kinds.c's types */
   PyObject *uuid_unknown;             /* uuid.SafeUUID.unknown */
-  PyObject *nothing, *turn;           /* handle.c */
+  PyObject *nothing, *turn;           /* call.c */
   PyObject *device_helpers;           /* the module ringcast._device */
   PyObject *empty_type;               /* of ringcast._compose */
   struct rc_py_names names;

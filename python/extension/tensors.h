@@ -43,8 +43,8 @@ static inline struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item 
 struct rc_py_source {
   struct ringcast_tensor tensor;
   PyObject *keep;
-  PyObject
-      *storage; /* torch's: `tensor.data = ...` may give the tensor a new storage before the copy */
+  /* torch's: `tensor.data = ...` may give the tensor a new storage before the copy. */
+  PyObject *storage;
   Py_buffer view; /* view.obj NULL: none */
   int64_t *dims;
   void *stream;   /* of a tensor on a CUDA device: the stream that orders the memory, ... */
@@ -146,8 +146,6 @@ PyObject *rc_py_memory_new(struct rc_py_state *state, struct rc_py_buffer buffer
 
 extern PyType_Spec rc_py_memory_spec;
 
-/* ---- buffer_pool.c --------------------------------------------------------------------------- */
-
 /* Smaller arrays gain nothing: the allocators of NumPy and torch reuse small memory already. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
 
@@ -177,5 +175,28 @@ PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item,
                            PyObject *memory);
+
+/* ---- view_arrays.c: arrays over memory of the ring ------------------------------------------- */
+
+struct rc_py_hold;
+/* An array or tensor over the item's own packed `bytes`. NULL: raised, or, with nothing raised, the
+ * caller must copy. */
+PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item *item,
+                           uint64_t bytes, struct rc_py_hold *hold, bool to_torch);
+/* The same as a buffer, of bytes. */
+PyObject *rc_py_buffer_over(struct rc_py_state *state, const void *data, uint64_t bytes,
+                            struct rc_py_hold *hold);
+/* A hold of all of the reader's memory: the last rc_py_hold_drop closes the reader. NULL: out of
+ * memory. */
+struct rc_py_hold *rc_py_hold_new(ringcast_reader *reader);
+
+/* Smaller arrays are copied out of a retained frame, so that no small array keeps a large frame. */
+#define RC_PY_RETAIN_LEAST (UINT64_C(1) << 20)
+
+/* Retains the frame, moved to writable memory. NULL, with nothing raised: not possible. */
+struct rc_py_hold *rc_py_hold_retained(ringcast_reader *reader, struct ringcast_frame *frame);
+/* Whether the hold has other users than the caller. */
+bool rc_py_hold_is_shared(struct rc_py_hold *hold);
+void rc_py_hold_drop(void *hold);
 
 #endif

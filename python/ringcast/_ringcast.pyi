@@ -389,10 +389,10 @@ class Writer:
     def memory(self) -> str:
         """The kind of memory of the ring: "hugetlb", "shmem-huge" or "pages"."""
 
-    # For ringcast._group: see handle.h and writer.h of the extension.
+    # Of the last calls, for ringcast._group: see call.h and writer.h of the extension.
     _value_failed: bool
     _sent: int
-    _waited: bool
+    _waits: int
 
     @property
     def closed(self) -> bool:
@@ -668,7 +668,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     def lag(self) -> int:
         """Bytes sent and not received yet."""
 
-    # For ringcast._group: see handle.h of the extension.
+    # For ringcast._group: see call.h of the extension.
     _value_failed: bool
 
     @property

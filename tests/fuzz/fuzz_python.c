@@ -7,7 +7,7 @@
  * could only ask to be imported, is not there.
  */
 #include "python/extension/codec/inspect.h"
-#include "python/extension/tensors/view_arrays.h"
+#include "python/extension/tensors.h"
 #include "ringcast/object.h"
 
 #include "tests/fuzz/fuzz.h"

@@ -30,7 +30,7 @@ WALKED = ["ring", "shm"]  # the folders whose rooms are judged with their includ
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 
 EXTENSION = "python/extension"
-ROOMS = ["errors.c", "call.c", "spans.c", "tensors", "codec", "handles", "module.c"]
+ROOMS = ["errors.c", "spans.c", "call.c", "tensors", "codec", "handles", "module.c"]
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 NAMED = re.compile(r"\b(ring|shm|channel|gpu)/(\w+\.[ch])\b")

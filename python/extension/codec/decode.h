@@ -5,7 +5,7 @@
 #define RC_EXTENSION_DECODE_H
 
 #include "python/extension/codec/token_read.h"
-#include "python/extension/tensors/view_arrays.h"
+#include "python/extension/tensors.h"
 
 /* The entries of a frame to read, in order: from `first` up to `end`, for each run. */
 struct rc_py_selection {

@@ -6,9 +6,10 @@
  * memoryview of the Frame exists, release raises BufferError, as mmap does. A dropped Frame is
  * released.
  */
+#include "python/extension/handles/reader.h"
+
 #include "python/extension/codec/inspect.h"
-#include "python/extension/handles/frame.h"
-#include "python/extension/handles/gpu.h"
+#include "python/extension/errors.h"
 
 #include "python/docstrings.h"
 
@@ -31,9 +32,9 @@ static bool is_current(const struct frame *self) { return self->open && self->re
 
 static bool frame_check(const struct frame *self) {
   if (is_current(self)) return true;
-  PyErr_SetString(PyExc_ValueError,
-                  self->reader->reader ? "this Frame was released already"
-                                       : "this Frame is of no use any more: the Reader was closed");
+  const char *text = "this Frame was released already";
+  if (!self->reader->reader) text = "this Frame is of no use any more: the Reader was closed";
+  PyErr_SetString(PyExc_ValueError, text);
   return false;
 }
 
@@ -43,7 +44,8 @@ static PyObject *release(struct frame *self) {
   if (rc_py_reader_defer(reader, &self->frame)) {
     self->open = false;
     int rc = ringcast_reader_check(reader->reader); /* loads only fields that no call changes */
-    return rc < 0 ? rc_py_raise(rc_py_state_of(reader), rc) : rc_py_ref(Py_None);
+    if (rc < 0) return rc_py_raise(rc_py_state_of(reader), rc);
+    Py_RETURN_NONE;
   }
   if (!rc_py_reader_enter(reader)) return NULL;
   self->open = false;
@@ -61,8 +63,8 @@ bool rc_py_frame_stash(PyObject *object, bool device_failed) {
 
 void rc_py_frame_give_up(PyObject *object) {
   struct frame *self = (struct frame *)object;
-  if (!is_current(self) || self->reader->base.busy)
-    return; /* the last reference releases the frame */
+  /* Else the last reference releases the frame. */
+  if (!is_current(self) || self->reader->base.busy) return;
   self->open = false;
   self->reader->base.busy = true; /* give_back may wait for a device and let other threads run */
   rc_py_reader_give_back(self->reader, &self->frame);
@@ -103,7 +105,8 @@ static void frame_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
 
 static Py_ssize_t frame_length(PyObject *object) {
   struct frame *self = (struct frame *)object;
-  return frame_check(self) ? (Py_ssize_t)self->frame.bytes : -1;
+  if (!frame_check(self)) return -1;
+  return (Py_ssize_t)self->frame.bytes;
 }
 
 static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -113,7 +116,8 @@ static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
+  if (!frame_check((struct frame *)object)) return NULL;
+  return rc_py_ref(object);
 }
 
 /* The block ended by an exception while views exist. Overwritten data may have caused the
@@ -121,11 +125,10 @@ static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyObject *release_later(struct frame *self, PyObject *raised) {
   struct rc_py_reader *reader = self->reader;
   self->doomed = true;
-  if (!PyErr_GivenExceptionMatches(raised, PyExc_Exception))
-    Py_RETURN_NONE; /* KeyboardInterrupt and the like go on */
-  if (ringcast_reader_check(reader->reader) == -ESTALE)
-    return rc_py_raise(rc_py_state_of(reader), -ESTALE);
-  Py_RETURN_NONE;
+  /* KeyboardInterrupt and the like go on. */
+  if (!PyErr_GivenExceptionMatches(raised, PyExc_Exception)) Py_RETURN_NONE;
+  if (ringcast_reader_check(reader->reader) != -ESTALE) Py_RETURN_NONE;
+  return rc_py_raise(rc_py_state_of(reader), -ESTALE);
 }
 
 PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
@@ -134,8 +137,8 @@ PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
   PyObject *raised = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
   if (raised != Py_None && self->exports > 0) return release_later(self, raised);
   PyObject *none = release(self);
-  if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception))
-    return none;
+  if (none || raised == Py_None) return none;
+  if (PyErr_GivenExceptionMatches(raised, PyExc_Exception)) return NULL;
   PyErr_Clear(); /* KeyboardInterrupt and the like go on */
   Py_RETURN_NONE;
 }
@@ -152,16 +155,19 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
   struct frame *self = (struct frame *)object;
   struct rc_py_reader *reader = self->reader;
   if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
-  const struct rc_py_inspector looking = {
-      .state = rc_py_state_of(reader),
-      .frame = part ? part : &self->frame,
-      .reader = reader->reader,
-      .holder =
-          part ? NULL : &reader->holder, /* places of device tensors belong to the Frame itself */
-      .classes = &reader->classes,
-      .allow_pickle = reader->base.allow_pickle};
+  struct rc_py_inspector looking = {.state = rc_py_state_of(reader),
+                                    .frame = &self->frame,
+                                    .reader = reader->reader,
+                                    .holder = &reader->device.holder,
+                                    .classes = &reader->classes,
+                                    .allow_pickle = reader->base.allow_pickle};
+  if (part) {
+    looking.frame = part;
+    looking.holder = NULL; /* places of device tensors belong to the Frame itself */
+  }
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
-  rc_py_gpu_skips_none(reader); /* the caller gets the exception and decides how to go on */
+  /* The caller gets the exception, and decides how to go on. */
+  if (reader->device.gpu) rc_py_gpu_skips_none(reader->device.gpu);
   rc_py_reader_leave(reader);
   return found;
 }
@@ -172,11 +178,16 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
 
 /* `classes`: None, or as in rc_py_classes_allowed. */
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
-  PyObject *cache = classes == Py_None ? NULL : rc_py_ref(classes);
-  const struct rc_py_decode_options options = {.reader = looking->reader,
-                                               .holder = looking->holder,
-                                               .classes = cache ? &cache : looking->classes,
-                                               .allow_pickle = looking->allow_pickle && !cache};
+  struct rc_py_decode_options options = {.reader = looking->reader,
+                                         .holder = looking->holder,
+                                         .classes = looking->classes,
+                                         .allow_pickle = looking->allow_pickle};
+  PyObject *cache = NULL;
+  if (classes != Py_None) {
+    cache = rc_py_ref(classes);
+    options.classes = &cache;
+    options.allow_pickle = false;
+  }
   uint32_t tag;
   PyObject *object = rc_py_decode(looking->state, looking->frame, &options, &tag);
   Py_XDECREF(cache);
@@ -186,8 +197,10 @@ static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *cla
 /* Arrays and tensors stay in the ring, except those of a device. `reader`: the Frame's. */
 static PyObject *look_in_place(const struct rc_py_inspector *looking, PyObject *reader) {
   struct rc_py_reader *owner = (struct rc_py_reader *)reader;
-  bool is_copied = owner->holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(looking->frame);
-  if (!owner->hold && !(owner->hold = rc_py_hold_new(owner->reader))) return PyErr_NoMemory();
+  bool is_copied =
+      owner->device.holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(looking->frame);
+  if (!owner->hold) owner->hold = rc_py_hold_new(owner->reader);
+  if (!owner->hold) return PyErr_NoMemory();
   const struct rc_py_decode_options options = {.reader = looking->reader,
                                                .holder = looking->holder,
                                                .classes = looking->classes,
@@ -227,8 +240,9 @@ PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
 static PyObject *frame_repr(PyObject *object) {
   struct frame *self = (struct frame *)object;
   unsigned long long position = self->frame.position;
-  if (!is_current(self))
+  if (!is_current(self)) {
     return PyUnicode_FromFormat("<ringcast.Frame at %llu, released>", position);
+  }
   return PyUnicode_FromFormat("<ringcast.Frame at %llu, kind %d, %zu bytes>", position,
                               self->frame.kind, self->frame.bytes);
 }
@@ -250,7 +264,7 @@ static void frame_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame) {
+static PyObject *frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame) {
   PyTypeObject *type = rc_py_state_of(reader)->frame_type;
   struct frame *self = (struct frame *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -264,7 +278,41 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   return (PyObject *)self;
 }
 
+/* ---- Reader.next ----------------------------------------------------------------------------- */
+
+PyObject *rc_py_lend(struct rc_py_reader *self, int64_t timeout_ns, bool is_view) {
+  if (!rc_py_reader_begin(self)) return NULL;
+  struct ringcast_frame lent;
+  int rc = rc_py_receive_frame(self, timeout_ns, &lent);
+  if (rc >= 0) rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
+  PyObject *frame = NULL;
+  if (rc >= 0) frame = frame_new(self, &lent);
+  else rc_py_raise(rc_py_state_of(self), rc);
+  rc_py_watch_after(&self->base, rc);
+  if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
+  if (rc >= 0 && !is_view) rc_py_spans_frame(self->base.call, lent.position, lent.bytes);
+  rc_py_reader_end(self, rc == -EAGAIN);
+  return frame;
+}
+
+PyObject *rc_py_reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+  int64_t timeout_ns;
+  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
+  return rc_py_lend((struct rc_py_reader *)object, timeout_ns, false);
+}
+
+/* ---- The type -------------------------------------------------------------------------------- */
+
+static PyObject *frame_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError,
+                  "a Frame can't be pickled, nor be sent: it is a place in a ring. Send what it "
+                  "holds, by send(unpack(frame)), or its bytes, by send_bytes(frame)");
+  return NULL;
+}
+
 static PyMethodDef frame_methods[] = {
+    {"__reduce__", frame_reduce, METH_NOARGS, RC_DOC_Frame___reduce__},
     {"release", frame_release, METH_NOARGS, RC_DOC_Frame_release},
     {"view", frame_view, METH_NOARGS, RC_DOC_Frame_view},
     {"keys", frame_keys, METH_NOARGS, RC_DOC_Frame_keys},

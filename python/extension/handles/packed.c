@@ -1,28 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PackedFrame: a frame in private memory, made once and sent on several rings. */
+#include "python/extension/handles/packed.h"
+
 #include "python/extension/codec/decode.h"
 #include "python/extension/codec/encode.h"
 #include "python/extension/codec/hash.h"
 #include "python/extension/codec/inspect.h"
-#include "python/extension/handles/frame.h"
-#include "python/extension/handles/packed.h"
+#include "python/extension/errors.h"
+#include "python/extension/handles/reader.h"
 
 #include "python/docstrings.h"
 
 #include <structmember.h>
 
-enum {
-  LINE = 64,
-  PHASE = 16
-}; /* a frame starts PHASE bytes into a line, which puts the tensors on lines */
+/* A frame starts PHASE bytes into a line, which puts the tensors on lines. */
+enum { LINE = 64, PHASE = 16 };
 
 static bool make_room(struct rc_py_packed *self, size_t bytes) {
+  void *start;
   self->block = rc_py_block_take(bytes + PHASE);
-  if (!self->block && !(self->memory = PyMem_RawMalloc(bytes + LINE + PHASE))) {
+  if (self->block) {
+    start = rc_py_block_data(self->block);
+  } else {
+    self->memory = PyMem_RawMalloc(bytes + LINE + PHASE);
+    start = self->memory;
+  }
+  if (!start) {
     PyErr_NoMemory();
     return false;
   }
-  uint8_t *start = self->block ? rc_py_block_data(self->block) : self->memory;
   self->data = (uint8_t *)(((uintptr_t)start + LINE - 1) & ~(uintptr_t)(LINE - 1)) + PHASE;
   return true;
 }
@@ -35,11 +41,13 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   }
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
-  int rc = encoding->on_device
-               ? rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes)
-               : rc_py_encoding_write(encoding, false, &span, 0, &self->bytes);
-  if (rc < 0 && encoding->on_device) rc_py_raise(encoding->state, rc);
-  if (rc == 0 || rc == RC_PY_RAISED || encoding->on_device) return rc == 0;
+  if (encoding->on_device) {
+    int rc = rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes);
+    if (rc < 0) rc_py_raise(encoding->state, rc);
+    return rc == 0;
+  }
+  int rc = rc_py_encoding_write(encoding, false, &span, 0, &self->bytes);
+  if (rc == 0 || rc == RC_PY_RAISED) return rc == 0;
   rc_py_raise_text(encoding->state, -rc,
                    "the value does not fit the frame that was planned for it (%s)", strerror(-rc));
   return false;
@@ -58,7 +66,8 @@ PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_pack
 
 static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_pickle) {
   const struct rc_py_packed *packed = (struct rc_py_packed *)object;
-  return packed->pickled && !allow_pickle ? rc_py_packed_refuse(state, packed) : rc_py_ref(object);
+  if (packed->pickled && !allow_pickle) return rc_py_packed_refuse(state, packed);
+  return rc_py_ref(object);
 }
 
 /* `values` as pack()'s arguments. */
@@ -69,10 +78,12 @@ static PyObject *pack(struct rc_py_state *state, PyObject *const *values, int32_
   if (!rc_py_allow_pickle(state, values[1], &allow_pickle)) return NULL;
   if (!rc_py_hash_argument(state, values[2], &hash)) return NULL;
   if (Py_TYPE(values[0]) == state->packed_type) {
-    return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
+    if (hash) return rc_py_hash_of_packed();
+    return repack(state, values[0], allow_pickle);
   }
-  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, sends_from, false))
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, sends_from, false)) {
     return NULL;
+  }
   encoding.hash = hash;
   struct rc_py_packed *self =
       (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
@@ -101,8 +112,8 @@ PyObject *rc_py_pack_of_cpu(PyObject *module, PyObject *const *args, Py_ssize_t 
  * enough. */
 static PyObject *lender_of(struct rc_py_state *state, PyObject *object) {
   while (object && Py_TYPE(object) != state->frame_type) {
-    object = PyMemoryView_Check(object) ? PyMemoryView_GET_BASE(object)
-                                        : rc_py_numpy_base(state, object);
+    if (PyMemoryView_Check(object)) object = PyMemoryView_GET_BASE(object);
+    else object = rc_py_numpy_base(state, object);
   }
   return object;
 }
@@ -119,8 +130,9 @@ static PyObject *unpack_buffer(struct rc_py_state *state, PyObject *buffer, PyOb
   const struct rc_py_decode_options options = {.classes = cache ? &cache : &state->unpack_classes,
                                                .allow_pickle = !cache};
   PyObject *lender = lender_of(state, buffer);
-  PyObject *object = lender ? rc_py_frame_unpack(lender, &frame, classes, are_given)
-                            : rc_py_decode(state, &frame, &options, &tag);
+  PyObject *object;
+  if (lender) object = rc_py_frame_unpack(lender, &frame, classes, are_given);
+  else object = rc_py_decode(state, &frame, &options, &tag);
   PyBuffer_Release(&view);
   Py_XDECREF(cache);
   return object;
@@ -130,14 +142,15 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
                        PyObject *keywords) {
   static const char *const names[] = {"frame", "allow_pickle", "classes", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
-  PyObject *values[3] = {NULL}, *classes;
+  PyObject *values[3] = {NULL};
+  PyObject *classes, *object;
   bool allow_pickle;
   if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_classes_allowed(state, values[1], values[2], &allow_pickle, &classes)) return NULL;
   bool are_given = values[2] && values[2] != Py_None;
-  PyObject *object = Py_TYPE(values[0]) == state->frame_type
-                         ? rc_py_frame_unpack(values[0], NULL, classes, are_given)
-                         : unpack_buffer(state, values[0], classes, are_given);
+  bool is_frame = Py_TYPE(values[0]) == state->frame_type;
+  if (is_frame) object = rc_py_frame_unpack(values[0], NULL, classes, are_given);
+  else object = unpack_buffer(state, values[0], classes, are_given);
   Py_XDECREF(classes);
   return object;
 }
@@ -198,7 +211,15 @@ static PyObject *packed_repr(PyObject *object) {
                               ((struct rc_py_packed *)object)->bytes);
 }
 
+static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError,
+                  "a PackedFrame can't be pickled, nor be sent inside another value: send it by "
+                  "itself, by Writer.send(packed), or what it was made of");
+  return NULL;
+}
+
 static PyMethodDef packed_methods[] = {
+    {"__reduce__", packed_reduce, METH_NOARGS, RC_DOC_PackedFrame___reduce__},
     {"keys", packed_keys, METH_NOARGS, RC_DOC_PackedFrame_keys},
     {NULL, NULL, 0, NULL},
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PackedFrame: a frame in private memory. */
+/* PackedFrame: a frame in private memory, made once and sent on several rings; pack(), unpack(). */
 #ifndef RC_EXTENSION_PACKED_H
 #define RC_EXTENSION_PACKED_H
 
-#include "python/extension/state.h"
+#include "python/extension/extension.h"
 
 struct rc_py_packed {
   PyObject_HEAD void *data;

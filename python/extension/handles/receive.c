@@ -1,78 +1,176 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving: the next frame, copied out or lent.
+ * Reader.recv: the next frame's object.
+ *
+ * A call waits for a frame (arrive), decodes it (read_frame), and gives it back. If the frame has
+ * tensors of a device, decoding opens the Reader's gpu part, and from then on gpu_reader.c has a
+ * part in all three; before, nothing here asks it.
  *
  * The stash: if a frame's tensors can't be copied now, because their stream captures a graph or
- * Ctrl-C ends the copy to a device, the frame is not lost. The frame stays held, as the Reader's
- * `stash`, and is the next one.
+ * Ctrl-C ends the copy to a device, the frame is not lost. It stays held, as the Reader's `stash`,
+ * and is the next one.
  *
  * Retention: instead of copying, a Reader with `retain` keeps a large frame if the frame is made of
  * large arrays and the receiver keeps the arrays. Both are known only after decoding. So the last
  * large frame decides (`retain_next`), and a frame that can't be retained is copied.
+ *
+ * Dropped frames: any thread may release or drop a Frame at any time. While a call is at work on
+ * the Reader, the frame goes to the list of dropped frames: a waiting call gives them back in its
+ * next slice, for the writer may be waiting for exactly these; any other call gives them back when
+ * it leaves.
  */
-#include "python/extension/handles/gpu.h"
-#include "python/extension/handles/receive.h"
+#include "python/extension/handles/reader.h"
+
+#include "python/extension/errors.h"
 #include "ringcast/batch.h"
+
+#include <unistd.h>
+
+/* ---- Giving frames back ---------------------------------------------------------------------- */
+
+static int release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  if (self->device.gpu) return rc_py_gpu_release(&self->device, frame);
+  return ringcast_reader_release(self->reader, frame);
+}
+
+bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  if (!self->base.busy || getpid() != self->base.pid) return false;
+  /* A Reader holds no more frames than there is room for. */
+  self->dropped[self->dropped_count++] = *frame;
+  return true;
+}
+
+void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
+  while (self->dropped_count > 0) {
+    /* A copy: more frames may be dropped meanwhile. */
+    struct ringcast_frame frame = self->dropped[--self->dropped_count];
+    /* No caller is left to be told of an eviction: the next call tells. */
+    if (self->reader) release(self, &frame);
+  }
+}
+
+/* Raises `rc` in place of the current exception, if any; the old exception is dropped last, as any
+ * code may run then. */
+static void raise_instead(struct rc_py_reader *self, int rc) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  rc_py_raise(rc_py_state_of(self), rc);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  int rc = release(self, frame);
+  if (rc == 0) return true;
+  if (!PyErr_Occurred()) {
+    raise_instead(self, rc);
+  } else if (rc == -ESTALE && PyErr_ExceptionMatches(PyExc_Exception)) {
+    raise_instead(self, rc);
+  }
+  return false;
+}
+
+PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object) {
+  int rc = ringcast_reader_check(self->reader);
+  if (rc == 0 || (!object && !PyErr_ExceptionMatches(PyExc_Exception))) return object;
+  if (object || rc == -ESTALE) raise_instead(self, rc);
+  Py_XDECREF(object);
+  return NULL;
+}
+
+/* Whether the current exception says that a stream captures a graph: the frame was not decoded. */
+static bool is_captured(struct rc_py_state *state) {
+  PyObject *type, *error, *traceback;
+  if (!PyErr_ExceptionMatches(state->error)) return false;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject *number = error ? PyObject_GetAttrString(error, "errno") : NULL;
+  bool is_busy = number && PyLong_Check(number) && PyLong_AsLong(number) == EBUSY;
+  Py_XDECREF(number);
+  PyErr_Restore(type, error, traceback);
+  return is_busy;
+}
+
+bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame,
+                        bool device_failed) {
+  if (self->has_stash || !self->device.gpu) return false;
+  bool is_captured_now = device_failed && is_captured(rc_py_state_of(self));
+  if (!self->device.gpu->is_interrupted && !is_captured_now) return false;
+  self->has_stash = true;
+  self->stash = *frame;
+  return true;
+}
+
+/* ---- Waiting for a frame --------------------------------------------------------------------- */
 
 struct arrival {
   struct rc_py_reader *owner;
-  struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
+  struct ringcast_frame frame;
   bool retained, device_failed;
   bool is_more; /* not the first frame of the call: if decoding fails, the frame stays the next */
-  struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
 static int try_next(void *context, int64_t timeout_ns, bool has_gil) {
   struct arrival *call = context;
-  ringcast_reader *reader = call->owner->reader;
-  if (call->gpu && !has_gil) rc_py_gpu_end_owed(call->gpu);
-  else if (call->gpu) rc_py_gpu_end_owed_now(call->gpu);
-  if (!has_gil || !call->owner->retains)
-    return ringcast_reader_next(reader, timeout_ns, &call->frame);
+  struct rc_py_reader *self = call->owner;
+  if (self->device.gpu) rc_py_gpu_end_owed(self->device.gpu, has_gil);
+  if (!has_gil || !self->retains)
+    return ringcast_reader_next(self->reader, timeout_ns, &call->frame);
   int rc;
   Py_BEGIN_ALLOW_THREADS /* retained frames may have to be copied */
-  rc = ringcast_reader_next(reader, timeout_ns, &call->frame);
+  rc = ringcast_reader_next(self->reader, timeout_ns, &call->frame);
   Py_END_ALLOW_THREADS
   return rc;
 }
 
-/* The writer may be waiting for exactly the dropped frames. */
 static void before_slice(void *context) {
-  rc_py_reader_give_back_dropped(((struct arrival *)context)->owner);
+  struct arrival *call = context;
+  rc_py_reader_give_back_dropped(call->owner);
   rc_py_spans_deliver_old(); /* now costs no time of the receiver's */
 }
 
 /* Gets the next frame, or the stash. */
-static int arrive(struct rc_py_reader *self, struct arrival *call) {
+static int arrive(struct arrival *call) {
+  struct rc_py_reader *self = call->owner;
   if (self->has_stash) {
     self->has_stash = false;
     call->frame = self->stash;
     return 0;
   }
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
-  call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
-  int rc = rc_py_gpu_check(self);
-  if (rc == 0) {
-    rc = rc_py_wait_until(try_next, before_slice, call, call->timeout_ns, &call->deadline);
-    self->has_ended = rc == -EPIPE;
+  if (self->device.gpu) {
+    int lost = rc_py_gpu_check(&self->device);
+    if (lost < 0) return lost;
   }
-  if (rc == -EBUSY && call->gpu)
-    rc_py_gpu_end_owed_now(call->gpu); /* for the error text, if owed takes hold the leases */
+  int rc = rc_py_wait_until(try_next, before_slice, call, call->timeout_ns, &call->deadline);
+  self->has_ended = rc == -EPIPE;
+  /* For the error text, if owed takes hold the leases. */
+  if (rc == -EBUSY && self->device.gpu) rc_py_gpu_end_owed(self->device.gpu, true);
   return rc;
 }
+
+int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
+  int rc = arrive(&call);
+  if (rc == 0) *out = call.frame;
+  return rc;
+}
+
+/* ---- Decoding it ----------------------------------------------------------------------------- */
 
 /* A frame in spill memory. */
 static inline bool is_large(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
   return frame->bytes > self->info.ring_frame;
 }
 
-static PyObject *decode(struct rc_py_reader *self, struct arrival *call,
-                        const struct ringcast_frame *frame, struct rc_py_hold *hold,
-                        uint32_t *tag) {
+static PyObject *decode(struct arrival *call, const struct ringcast_frame *frame,
+                        struct rc_py_hold *hold, uint32_t *tag) {
+  struct rc_py_reader *self = call->owner;
   uint64_t arrays = 0;
   const struct rc_py_decode_options options = {.reader = self->reader,
-                                               .holder = &self->holder,
+                                               .holder = &self->device.holder,
                                                .classes = &self->classes,
                                                .allow_pickle = self->base.allow_pickle,
                                                .hold = hold,
@@ -84,92 +182,165 @@ static PyObject *decode(struct rc_py_reader *self, struct arrival *call,
   return object;
 }
 
-/* The object, with its large arrays left in the ring. */
-static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
+static bool is_to_be_retained(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  if (!self->retains || !self->retain_next || !is_large(self, frame)) return false;
+  if (self->device.holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(frame)) return false;
+  return ringcast_reader_retains(self->reader);
+}
+
+/* The object, with its large arrays left in the ring if the frame can be retained. */
+static PyObject *decode_retained(struct arrival *call, uint32_t *tag) {
+  struct rc_py_reader *self = call->owner;
   struct ringcast_frame frame = call->frame;
-  bool is_copied = self->holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
-  struct rc_py_hold *hold = is_copied ? NULL : rc_py_hold_retained(self->reader, &frame);
-  if (!hold) return decode(self, call, &call->frame, NULL, tag);
+  struct rc_py_hold *hold = rc_py_hold_retained(self->reader, &frame);
+  if (!hold) return decode(call, &call->frame, NULL, tag);
   call->retained = true;
-  PyObject *object = rc_py_reader_made_sure(self, decode(self, call, &frame, hold, tag));
+  PyObject *object = rc_py_reader_made_sure(self, decode(call, &frame, hold, tag));
   self->retain_next = self->retain_next && rc_py_hold_is_shared(hold);
   rc_py_hold_drop(hold);
   return object;
 }
 
-static bool is_to_be_retained(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  return self->retains && self->retain_next && is_large(self, frame) &&
-         ringcast_reader_retains(self->reader);
-}
-
 /* Keeps the frame as the next frame, except after a KeyboardInterrupt or the like. */
 static bool keep_next(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  if (self->has_stash || !PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception))
-    return false;
+  if (self->has_stash || !PyErr_Occurred()) return false;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
   self->has_stash = true;
   self->stash = *frame;
   return true;
 }
 
-/* Reads the frame that has arrived. RC_PY_SKIPPED: not for the Reader. */
-static int read_arrived(struct rc_py_reader *self, struct arrival *call, uint32_t *tag,
-                        PyObject **object) {
-  uint64_t ran_code = rc_py_state_of(self)->ran_code;
-  rc_py_gpu_skips_none(self);
-  call->retained = call->device_failed = false;
-  *object = is_to_be_retained(self, &call->frame) ? decode_retained(self, call, tag)
-                                                  : decode(self, call, &call->frame, NULL, tag);
-  if (!*object && !call->retained && rc_py_reader_stash(self, &call->frame, call->device_failed))
-    return RC_PY_RAISED;
-  if (!*object && !call->retained && call->is_more && keep_next(self, &call->frame))
-    return RC_PY_RAISED;
-  bool skips = !*object && rc_py_gpu_skips(self);
-  if (*object && !call->retained)
-    rc_py_warming_keep(self, &call->frame, rc_py_state_of(self)->ran_code != ran_code);
-  if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
-  if (!*object && PyErr_Occurred()) {
-    self->base.value_failed = !self->has_stash;
-    return RC_PY_RAISED;
+/* After a failure. False: the frame is the next once more, and stays held. */
+static bool is_done_with(struct arrival *call) {
+  struct rc_py_reader *self = call->owner;
+  if (rc_py_reader_stash(self, &call->frame, call->device_failed)) return false;
+  return !call->is_more || !keep_next(self, &call->frame);
+}
+
+/* The object of a frame that has arrived; the frame is given back. RC_PY_SKIPPED: it is not for the
+ * Reader. */
+static int read_arrived(struct arrival *call, uint32_t *tag, PyObject **object) {
+  struct rc_py_reader *self = call->owner;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t ran_code = state->ran_code;
+  if (self->device.gpu) rc_py_gpu_skips_none(self->device.gpu);
+  call->retained = false;
+  call->device_failed = false;
+  if (is_to_be_retained(self, &call->frame)) *object = decode_retained(call, tag);
+  else *object = decode(call, &call->frame, NULL, tag);
+  if (!*object && !call->retained && !is_done_with(call)) return RC_PY_RAISED;
+  bool skips = !*object && self->device.gpu && rc_py_gpu_skips(&self->device);
+  if (!call->retained) {
+    bool is_kept = *object && self->warming;
+    if (is_kept) rc_py_warming_keep(self, &call->frame, state->ran_code != ran_code);
+    if (!rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
   }
+  if (*object) return 0;
+  if (PyErr_Occurred()) return self->has_stash ? RC_PY_RAISED : RC_PY_OF_VALUE;
   return skips ? RC_PY_SKIPPED : 0;
 }
 
-static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag,
-                      PyObject **object) {
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
-  int rc = read_arrived(self, call, tag, object);
-  rc_py_spans_frame(self->base.call, call->frame.position, call->frame.bytes);
+static int read_frame(struct arrival *call, uint32_t *tag, PyObject **object) {
+  struct rc_py_call *recorded = call->owner->base.call;
+  rc_py_spans_phase(recorded, RC_PY_SPAN_DECODE);
+  int rc = read_arrived(call, tag, object);
+  rc_py_spans_frame(recorded, call->frame.position, call->frame.bytes);
   return rc;
 }
 
-int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
+/* The object of the frame that has arrived, or of the next frame that is for the Reader. */
+static int read_next(struct arrival *call, uint32_t *tag, PyObject **object) {
+  int rc = read_frame(call, tag, object);
+  while (rc == RC_PY_SKIPPED) {
+    rc = arrive(call);
+    if (rc == 0) rc = read_frame(call, tag, object);
+  }
+  return rc;
+}
+
+/* ---- Reader.recv ----------------------------------------------------------------------------- */
+
+static int receive(struct arrival *call, uint32_t *tag, PyObject **object) {
+  struct rc_py_reader *self = call->owner;
+  *object = NULL;
+  int rc = arrive(call);
+  if (rc == 0) rc = read_next(call, tag, object);
+  self->base.value_failed = rc == RC_PY_OF_VALUE;
+  return rc;
+}
+
+static PyObject *receive_one(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag) {
   struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
-  int rc = arrive(self, &call);
-  if (rc == 0) *out = call.frame;
-  return rc;
-}
-
-PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
+  PyObject *object;
   if (!rc_py_reader_begin(self)) return NULL;
-  struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
-  PyObject *object = NULL;
-  int rc;
-  self->base.value_failed = false;
-  do {
-    rc = arrive(self, &call);
-    if (rc < 0) break;
-    if (taking) self->base.spent += 1 + (unsigned)(call.frame.bytes >> 14);
-    rc = read_frame(self, &call, tag, &object);
-  } while (rc == RC_PY_SKIPPED);
-  if (rc == -EAGAIN && taking) {
-    self->base.spent = 0; /* the task is going to wait */
-    object = rc_py_ref(rc_py_state_of(self)->nothing);
-  } else if (rc < 0) {
+  int rc = receive(&call, tag, &object);
+  if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
     rc_py_watch_after(&self->base, rc);
   }
   rc_py_reader_end(self, rc == -EAGAIN);
   return object;
+}
+
+static PyObject *with_tag(PyObject *object, uint32_t tag) {
+  return object ? Py_BuildValue("(NI)", object, (unsigned)tag) : NULL;
+}
+
+PyObject *rc_py_reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+  int64_t timeout_ns;
+  uint32_t tag;
+  if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
+  return receive_one((struct rc_py_reader *)object, timeout_ns, &tag);
+}
+
+PyObject *rc_py_reader_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *keywords) {
+  int64_t timeout_ns;
+  uint32_t tag;
+  if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
+  PyObject *received = receive_one((struct rc_py_reader *)object, timeout_ns, &tag);
+  return with_tag(received, tag);
+}
+
+PyObject *rc_py_reader_iternext(PyObject *object) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint32_t tag;
+  PyObject *received = receive_one(self, RINGCAST_FOREVER, &tag);
+  if (received) return received;
+  /* Decoding may have raised the WriterGone of another Reader, or the device part its own
+   * WriterGone. */
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) {
+    PyErr_Clear(); /* NULL, nothing raised: the end */
+  } else {
+    rc_py_end_by_none();
+  }
+  return NULL;
+}
+
+PyObject *rc_py_reader_take(PyObject *object, PyObject *tagged) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  struct arrival call = {.owner = self};
+  PyObject *received;
+  uint32_t tag;
+  PyObject *turn = rc_py_pass_turn(&self->base);
+  if (turn) return turn;
+  if (!rc_py_reader_begin(self)) return NULL;
+  int rc = receive(&call, &tag, &received);
+  if (rc == -EAGAIN) {
+    self->base.spent = 0; /* the task is going to wait */
+    rc_py_reader_end(self, true);
+    return rc_py_ref(state->nothing);
+  }
+  rc_py_spend(&self->base, call.frame.bytes, RC_PY_RECEIVED_UNIT);
+  if (rc < 0) {
+    rc_py_raise(state, rc);
+    rc_py_watch_after(&self->base, rc);
+  }
+  rc_py_reader_end(self, false);
+  return tagged == Py_True ? with_tag(received, tag) : received;
 }
 
 /* ---- Many ------------------------------------------------------------------------------------ */
@@ -178,82 +349,104 @@ enum { GROUP = 64 };
 
 /* Whether frames can be taken together: nothing is owed between two frames. */
 static bool takes_groups(const struct rc_py_reader *self) {
-  return !self->retains && !self->gpu && !self->has_stash;
+  return !self->retains && !self->device.gpu && !self->has_stash;
 }
 
 static bool fits_group(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  return !is_large(self, frame) && (frame->kind == RINGCAST_KIND_BYTES || !rc_py_has_device(frame));
+  if (is_large(self, frame)) return false;
+  return frame->kind == RINGCAST_KIND_BYTES || !rc_py_has_device(frame);
 }
 
 /* Short bytes without decode(): the preparations there take as long as the bytes object. */
-static inline PyObject *object_of(struct rc_py_reader *self, struct arrival *call,
-                                  const struct ringcast_frame *frame) {
+static inline PyObject *object_of(struct arrival *call, const struct ringcast_frame *frame) {
   uint32_t tag;
-  if (frame->kind != RINGCAST_KIND_BYTES || frame->bytes > RC_PY_COPY_WITH_GIL)
-    return decode(self, call, frame, NULL, &tag);
+  if (frame->kind != RINGCAST_KIND_BYTES || frame->bytes > RC_PY_COPY_WITH_GIL) {
+    return decode(call, frame, NULL, &tag);
+  }
   return PyBytes_FromStringAndSize(frame->data, (Py_ssize_t)frame->bytes);
 }
 
-static int arrive_alone(struct rc_py_reader *self, struct arrival *call) {
-  int rc = arrive(self, call);
+/* Appends the frame's object. False: raised. */
+static bool append(struct arrival *call, const struct ringcast_frame *frame, PyObject *received) {
+  struct rc_py_call *recorded = call->owner->base.call;
+  rc_py_spans_phase(recorded, RC_PY_SPAN_DECODE);
+  PyObject *object = object_of(call, frame);
+  bool ok = object && PyList_Append(received, object) == 0;
+  Py_XDECREF(object);
+  if (ok) rc_py_spans_frame(recorded, frame->position, frame->bytes);
+  return ok;
+}
+
+static int arrive_alone(struct arrival *call) {
+  int rc = arrive(call);
   return rc < 0 ? rc : 1;
 }
 
 /* Appends the objects of a group. The group ends before a frame that can't be decoded or does not
  * fit a group. 0; 1: a frame that does not fit has arrived, as call->frame; -errno, or
  * RC_PY_RAISED. */
-static int take_group(struct rc_py_reader *self, struct arrival *call, PyObject *received,
-                      Py_ssize_t most) {
+static int take_group(struct arrival *call, PyObject *received, Py_ssize_t most) {
+  struct rc_py_reader *self = call->owner;
   struct ringcast_frame frames[GROUP];
+  Py_ssize_t before = PyList_GET_SIZE(received);
+  Py_ssize_t left = most - before;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
-  Py_ssize_t before = PyList_GET_SIZE(received), left = most - before;
   int count =
-          ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP),
-      taken = 0;
+      ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP);
   if (count < 0) return count;
-  call->frame = frames[0];
-  if (count == 1 && is_large(self, frames))
-    return 1; /* with a lease of its own, as from arrive() */
+  if (count == 1 && is_large(self, frames)) {
+    call->frame = frames[0]; /* with a lease of its own, as from arrive() */
+    return 1;
+  }
+  int taken = 0;
   bool ok = true;
-  for (; ok && taken < count && fits_group(self, &frames[taken]); taken += ok) {
-    rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
-    PyObject *object = object_of(self, call, &frames[taken]);
-    ok = object && PyList_Append(received, object) == 0;
-    Py_XDECREF(object);
-    if (ok) rc_py_spans_frame(self->base.call, frames[taken].position, frames[taken].bytes);
+  while (ok && taken < count && fits_group(self, &frames[taken])) {
+    ok = append(call, &frames[taken], received);
+    taken += ok;
   }
   int rc = ringcast_reader_release_many(self->reader, frames, (uint32_t)taken);
   if (rc < 0) { /* evicted: the decoded values may be damaged */
     PyErr_Clear();
-    return PyList_SetSlice(received, before, PyList_GET_SIZE(received), NULL) < 0 ? RC_PY_RAISED
-                                                                                  : rc;
+    Py_ssize_t end = PyList_GET_SIZE(received);
+    return PyList_SetSlice(received, before, end, NULL) < 0 ? RC_PY_RAISED : rc;
   }
-  if (!ok && !PyErr_ExceptionMatches(PyExc_Exception)) return RC_PY_RAISED;
   if (!ok) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return RC_PY_RAISED;
     PyErr_Clear();
     return -EAGAIN;
   }
-  if (taken == count) return 0;
-  return arrive_alone(self, call);
+  return taken == count ? 0 : arrive_alone(call);
 }
 
-PyObject *rc_py_receive_more(struct rc_py_reader *self, PyObject *received, Py_ssize_t most) {
-  if (!rc_py_reader_begin(self)) return NULL;
-  struct arrival call = {.owner = self, .is_more = true};
+/* Appends what is there next: a group, or one frame's object. 0, -errno, or raised. */
+static int receive_next(struct arrival *call, PyObject *received, Py_ssize_t most) {
+  PyObject *object = NULL;
   uint32_t tag;
+  int rc = takes_groups(call->owner) ? take_group(call, received, most) : arrive_alone(call);
+  if (rc <= 0) return rc;
+  rc = read_next(call, &tag, &object);
+  if (rc == 0 && object && PyList_Append(received, object) < 0) rc = RC_PY_RAISED;
+  Py_XDECREF(object);
+  return rc;
+}
+
+PyObject *rc_py_reader_more(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct arrival call = {.owner = self, .is_more = true};
+  uint64_t most;
+  if (count != 2 || !PyList_CheckExact(args[0])) {
+    return PyErr_Format(PyExc_TypeError, "_more() takes a list and an int");
+  }
+  if (!rc_py_integer("most", args[1], 0, PY_SSIZE_T_MAX, &most)) return NULL;
+  if (!rc_py_reader_begin(self)) return NULL;
   int rc = 0;
-  while (rc == 0 && PyList_GET_SIZE(received) < most) {
-    PyObject *object = NULL;
-    rc = takes_groups(self) ? take_group(self, &call, received, most) : arrive_alone(self, &call);
-    if (rc <= 0) continue;
-    do rc = read_frame(self, &call, &tag, &object);
-    while (rc == RC_PY_SKIPPED && (rc = arrive(self, &call)) == 0);
-    if (rc == 0 && object && PyList_Append(received, object) < 0) rc = RC_PY_RAISED;
-    Py_XDECREF(object);
+  while (rc == 0 && PyList_GET_SIZE(args[0]) < (Py_ssize_t)most) {
+    rc = receive_next(&call, args[0], (Py_ssize_t)most);
   }
   /* The next call meets the same error, and raises; but not Ctrl-C again. */
-  if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception))
+  if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception)) {
     PyErr_Clear();
+  }
   rc_py_watch_after(&self->base, rc);
   rc_py_reader_end(self, true);
   return PyErr_Occurred() ? NULL : rc_py_ref(Py_None);

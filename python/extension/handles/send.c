@@ -1,148 +1,284 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
+/*
+ * Writer.send, send_bytes and send_error.
+ *
+ * A value takes these steps to the ring:
+ *
+ *   arguments   rc_py_writer_send
+ *   measure     rc_py_send_value: the entries of the frame, and its size (codec/encode.h)
+ *   reserve     rc_py_reserve: waits for room, without the GIL
+ *   fill        rc_py_encoding_write: the entries, then all data
+ *   commit      rc_py_commit: readers see the frame
+ *
+ * The last three are in send_frame. If a tensor lies on a device, send_from_device does the same,
+ * and asks gpu_writer.c for a place in the pool before, and for the copies at the commit.
+ */
+#include "python/extension/handles/writer.h"
+
 #include "python/extension/codec/copy.h"
+#include "python/extension/errors.h"
 #include "python/extension/codec/hash.h"
-#include "python/extension/handles/gpu.h"
 #include "python/extension/handles/packed.h"
 
-/* ---- Sending --------------------------------------------------------------------------------- */
+#include <unistd.h>
 
-/* The result of a sending call: `rc` is the outcome, `bytes` the size of the frame. */
-static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
-  if (rc == -EAGAIN && self->offering) {
-    self->base.spent = 0; /* the task is going to wait */
-    return rc_py_ref(rc_py_state_of(self)->nothing);
-  }
-  if (rc >= 0 && self->offering) self->base.spent += 1 + (unsigned)(bytes >> 18);
-  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  rc_py_watch_after(&self->base, rc);
-  return rc < 0 ? NULL : rc_py_ref(Py_None);
+/* ---- Reserve, and commit --------------------------------------------------------------------- */
+
+int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
+  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
+  struct ringcast_peer peer = {.size = sizeof peer};
+  bool is_blocked = ringcast_writer_slowest(self->writer, &peer) > 0;
+  if (!is_blocked || peer.blocked_ns < (uint64_t)self->fail_ns) return rc;
+  return RC_PY_TOO_SLOW;
 }
 
-/* Puts a measured encoding into the ring. After an error, nothing is left open. */
-static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding,
-                         int64_t timeout_ns, uint32_t tag) {
-  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_ENCODE);
+static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
+  struct rc_py_reservation *room = context;
+  struct rc_py_writer *self = room->writer;
+  if (timeout_ns != 0) self->waits++;
+  int rc = ringcast_writer_reserve(self->writer, room->bytes, timeout_ns, &room->span);
+  return rc_py_told_apart(self, rc);
+}
+
+int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns, enum rc_py_span_kind then) {
+  struct rc_py_call *call = room->writer->base.call;
+  rc_py_spans_phase(call, RC_PY_SPAN_WAIT_ROOM);
+  int rc = rc_py_wait(try_reserve, room, timeout_ns);
+  if (rc == 0) rc_py_spans_phase(call, then);
+  return rc;
+}
+
+uint64_t rc_py_writer_position(const struct rc_py_writer *self) {
+  struct ringcast_info info = {.size = offsetof(struct ringcast_info, memory)};
+  return ringcast_writer_info(self->writer, &info) == 0 ? info.tail : 0;
+}
+
+int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
+  struct rc_py_call *call = self->base.call;
+  if (!call) return ringcast_writer_commit(self->writer, bytes, kind);
+  uint64_t position = rc_py_writer_position(self);
+  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
+  int rc = ringcast_writer_commit(self->writer, bytes, kind);
+  if (rc == 0) rc_py_spans_frame(call, position, bytes);
+  return rc;
+}
+
+void rc_py_writer_end_doomed(struct rc_py_writer *self) {
+  struct rc_py_lease *lease = &self->lease;
+  if (!lease->open || lease->exports > 0 || self->base.busy) return;
+  if (getpid() != self->base.pid) return;
+  lease->doomed = false;
+  lease->open = false;
+  PyObject *type, *value, *traceback; /* an exception may be set */
+  PyErr_Fetch(&type, &value, &traceback);
+  int rc = ringcast_writer_abort(self->writer);
+  if (rc < 0) {
+    rc_py_raise(rc_py_state_of(self), rc);
+    PyErr_WriteUnraisable((PyObject *)self);
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+/* ---- A measured value ------------------------------------------------------------------------ */
+
+/* Raises a failure that is the value's own, if nothing is raised yet, and gives up the room. */
+static int give_up(struct rc_py_sending *sending, int rc) {
+  struct rc_py_writer *self = sending->writer;
+  rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, sending->bytes);
+  ringcast_writer_abort(self->writer);
+  return RC_PY_OF_VALUE;
+}
+
+static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
+  struct rc_py_writer *self = sending->writer;
+  struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_ENCODE);
+  if (rc < 0) return rc;
+  bool is_spilled = room.span.bytes > self->info.ring_frame;
+  size_t bytes;
+  rc = rc_py_encoding_write(encoding, is_spilled, &room.span, sending->tag, &bytes);
+  if (rc == 0) return rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
+  if (rc != RC_PY_RAISED) {
+    rc_py_raise_text(encoding->state, -rc,
+                     "the value does not fit the frame that was planned for it (%s)",
+                     strerror(-rc));
+  }
+  return give_up(sending, RC_PY_RAISED);
+}
+
+static int commit_with_copies(struct rc_py_writer *self, const struct rc_py_encoding *encoding,
+                              struct ringcast_gpu_extent *lease, size_t bytes) {
+  uint64_t position = encoding->call ? rc_py_writer_position(self) : 0;
+  int rc = rc_py_gpu_commit(&self->device, encoding, lease, bytes);
+  if (rc == 0) rc_py_spans_frame(encoding->call, position, bytes);
+  return rc;
+}
+
+/* With the tensors in the pool, at `lease`; NULL: in the frame. */
+static int send_device_frame(struct rc_py_sending *sending, struct rc_py_encoding *encoding,
+                             struct ringcast_gpu_extent *lease) {
+  struct rc_py_writer *self = sending->writer;
+  sending->bytes = ringcast_plan_bytes(&encoding->plan);
+  struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_ENCODE);
   if (rc < 0) return rc;
   size_t bytes;
-  rc = rc_py_encoding_write(encoding, call.span.bytes > self->info.ring_frame, &call.span, tag,
-                            &bytes);
-  if (rc == 0) return rc_py_writer_publish(self, bytes, RINGCAST_KIND_TENSORS);
-  self->base.value_failed = true;
-  ringcast_writer_abort(self->writer);
-  if (rc == RC_PY_RAISED) return rc;
-  rc_py_raise_text(encoding->state, -rc,
-                   "the value does not fit the frame that was planned for it (%s)", strerror(-rc));
-  return RC_PY_RAISED;
+  rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, lease,
+                                   &bytes);
+  if (rc < 0) return give_up(sending, rc);
+  if (lease) rc = commit_with_copies(self, encoding, lease, bytes);
+  else rc = rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
+  return rc < 0 ? give_up(sending, rc) : 0;
 }
 
+static int send_from_device(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
+  struct rc_py_writer *self = sending->writer;
+  struct ringcast_gpu_extent lease;
+  int rc = rc_py_gpu_lease(&self->device, encoding, &lease);
+  if (rc == -EAGAIN || rc == -EMSGSIZE) return send_device_frame(sending, encoding, NULL);
+  if (rc < 0) {
+    rc_py_raise_of_frame(encoding->state, rc, &self->info, sending->bytes);
+    return RC_PY_OF_VALUE;
+  }
+  rc = send_device_frame(sending, encoding, &lease);
+  if (rc < 0) rc_py_gpu_drop(&self->device, &lease);
+  return rc;
+}
+
+int rc_py_send_encoding(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
+  sending->bytes = ringcast_plan_bytes(&encoding->plan);
+  encoding->call = sending->writer->base.call;
+  if (encoding->on_device) return send_from_device(sending, encoding);
+  return send_frame(sending, encoding);
+}
+
+/* ---- A value --------------------------------------------------------------------------------- */
+
 /* Fills the span with `data`, but for the first bytes, which are there already. */
-static void fill(const struct rc_py_writer *self, const struct ringcast_span *span,
-                 const void *data, size_t there) {
+static void copy_rest(const struct rc_py_writer *self, const struct ringcast_span *span,
+                      const void *data, size_t there) {
   bool is_spilled = span->bytes > self->info.ring_frame;
   rc_py_copy(is_spilled, (uint8_t *)span->data + there, (const uint8_t *)data + there,
              span->bytes - there);
 }
 
-/* The tag belongs to the sending. */
-static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed,
-                       int64_t timeout_ns, uint32_t tag) {
-  struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
-  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_COPY);
+/* A frame that was made before; the tag belongs to the sending. */
+static int send_packed(struct rc_py_sending *sending, const struct rc_py_packed *packed) {
+  struct rc_py_writer *self = sending->writer;
+  sending->bytes = packed->bytes;
+  if (sending->hash) {
+    rc_py_hash_of_packed();
+    return RC_PY_OF_VALUE;
+  }
+  if (packed->pickled && !self->base.allow_pickle) {
+    rc_py_packed_refuse(rc_py_state_of(self), packed);
+    return RC_PY_OF_VALUE;
+  }
+  struct rc_py_reservation room = {.writer = self, .bytes = packed->bytes};
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_COPY);
   if (rc < 0) return rc;
   struct ringcast_frame_header header;
   memcpy(&header, packed->data, sizeof header);
-  header.tag = tag;
-  memcpy(call.span.data, &header, sizeof header);
-  fill(self, &call.span, packed->data, sizeof header);
-  return rc_py_writer_publish(self, packed->bytes, RINGCAST_KIND_TENSORS);
+  header.tag = sending->tag;
+  memcpy(room.span.data, &header, sizeof header);
+  copy_rest(self, &room.span, packed->data, sizeof header);
+  return rc_py_commit(self, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
-PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding,
-                                     int64_t timeout_ns, uint32_t tag) {
-  int rc = encoding->on_device ? rc_py_gpu_send(self, encoding, timeout_ns, tag)
-                               : send_encoding(self, encoding, timeout_ns, tag);
-  return sent(self, rc, ringcast_plan_bytes(&encoding->plan));
-}
-
-PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns,
-                                  uint32_t tag, uint32_t hash) {
+int rc_py_send_value(struct rc_py_sending *sending, PyObject *object) {
+  struct rc_py_writer *self = sending->writer;
+  struct rc_py_state *state = rc_py_state_of(self);
   struct rc_py_encoding encoding;
-  if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
-    const struct rc_py_packed *packed = (struct rc_py_packed *)object;
-    bool is_refused = packed->pickled && !self->base.allow_pickle;
-    self->base.value_failed = hash || is_refused;
-    if (hash) return rc_py_hash_of_packed();
-    if (is_refused) return rc_py_packed_refuse(rc_py_state_of(self), packed);
-    return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
-  }
+  if (Py_TYPE(object) == state->packed_type) return send_packed(sending, (void *)object);
   int32_t device = rc_py_writer_sends_from(self);
-  bool allow_pickle = self->base.allow_pickle;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device,
-                              false)) {
-    self->base.value_failed = true;
-    return NULL;
+  if (!rc_py_encoding_measure(&encoding, state, object, self->base.allow_pickle, device, false)) {
+    return RC_PY_OF_VALUE;
   }
-  encoding.hash = hash;
-  encoding.call = self->base.call;
-  PyObject *result = rc_py_writer_send_encoding(self, &encoding, timeout_ns, tag);
+  encoding.hash = sending->hash;
+  int rc = rc_py_send_encoding(sending, &encoding);
   rc_py_encoding_clear(&encoding);
-  return result;
+  return rc;
 }
+
+PyObject *rc_py_sent(const struct rc_py_sending *sending, int rc) {
+  struct rc_py_writer *self = sending->writer;
+  if (rc >= 0) return rc_py_ref(Py_None);
+  rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, sending->bytes);
+  rc_py_watch_after(&self->base, rc);
+  return NULL;
+}
+
+/* ---- Writer.send ----------------------------------------------------------------------------- */
+
+static bool is_given(const PyObject *option) { return option && option != Py_None; }
 
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct rc_py_sending sending = {.writer = self};
   PyObject *values[4] = {NULL};
-  int64_t timeout_ns;
   uint64_t tag = 0;
-  uint32_t hash;
   if (!rc_py_arguments("send", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_hash_argument(rc_py_state_of(self), values[3], &hash)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (is_given(values[3]) && !rc_py_hash_argument(rc_py_state_of(self), values[3], &sending.hash)) {
+    return NULL;
+  }
+  if (!rc_py_timeout(values[1], &sending.timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
-  self->base.value_failed = false;
-  PyObject *result = rc_py_writer_send_value(self, values[0], timeout_ns, (uint32_t)tag, hash);
-  if (result) self->sent = (int64_t)tag;
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
+  sending.tag = (uint32_t)tag;
+  int rc = rc_py_send_value(&sending, values[0]);
+  self->base.value_failed = rc == RC_PY_OF_VALUE;
+  if (rc == 0) self->sent = (int64_t)tag;
+  PyObject *result = rc_py_sent(&sending, rc);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
   return result;
 }
 
 PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct rc_py_state *state = rc_py_state_of(self);
+  struct rc_py_sending sending = {.writer = self};
   uint64_t tag;
   PyObject *turn = rc_py_pass_turn(&self->base);
   if (turn) return turn;
-  uint32_t hash;
   if (count != 3) return PyErr_Format(PyExc_TypeError, "_offer() takes a value, a tag and a hash");
-  if (!rc_py_hash_argument(state, args[2], &hash)) return NULL;
+  if (is_given(args[2]) && !rc_py_hash_argument(state, args[2], &sending.hash)) return NULL;
   if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_begin(self)) return NULL;
-  self->offering = true;
-  PyObject *result = rc_py_writer_send_value(self, args[0], 0, (uint32_t)tag, hash);
-  self->offering = false;
+  sending.tag = (uint32_t)tag;
+  int rc = rc_py_send_value(&sending, args[0]);
+  PyObject *result;
+  if (rc == -EAGAIN) {
+    self->base.spent = 0; /* the task is going to wait */
+    result = rc_py_ref(state->nothing);
+  } else {
+    if (rc == 0) rc_py_spend(&self->base, sending.bytes, RC_PY_SENT_UNIT);
+    result = rc_py_sent(&sending, rc);
+  }
   rc_py_writer_end(self, RC_PY_SPAN_SEND, result != Py_None);
   return result;
 }
 
+/* ---- Writer.send_bytes ----------------------------------------------------------------------- */
+
 static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span,
                      const Py_buffer *view) {
-  if (!PyBuffer_IsContiguous(view, 'C'))
+  if (!PyBuffer_IsContiguous(view, 'C')) {
     return PyBuffer_ToContiguous(span->data, (Py_buffer *)view, view->len, 'C');
-  fill(self, span, view->buf, 0);
+  }
+  copy_rest(self, span, view->buf, 0);
   return 0;
 }
 
-static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
-  struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
-  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_COPY);
+static int send_view(struct rc_py_sending *sending, const Py_buffer *view) {
+  struct rc_py_writer *self = sending->writer;
+  sending->bytes = (uint64_t)view->len;
+  struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_COPY);
   if (rc < 0) return rc;
-  if (copy_view(self, &call.span, view) == 0) {
-    return rc_py_writer_publish(self, call.bytes, RINGCAST_KIND_BYTES);
+  if (copy_view(self, &room.span, view) == 0) {
+    return rc_py_commit(self, room.bytes, RINGCAST_KIND_BYTES);
   }
   ringcast_writer_abort(self->writer);
   return RC_PY_RAISED;
@@ -151,18 +287,17 @@ static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t t
 static __attribute__((noinline)) PyObject *
 send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"data", "timeout", NULL};
+  struct rc_py_sending sending = {.writer = self};
   PyObject *values[2] = {NULL};
-  int64_t timeout_ns;
   Py_buffer view;
   if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns) || !rc_py_writer_begin(self)) return NULL;
+  if (!rc_py_timeout(values[1], &sending.timeout_ns) || !rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
   if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
-    int rc = send_view(self, &view, timeout_ns);
-    result = sent(self, rc, (uint64_t)view.len);
+    result = rc_py_sent(&sending, send_view(&sending, &view));
     PyBuffer_Release(&view);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
   return result;
 }
 
@@ -170,8 +305,8 @@ send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count, PyO
  * which matters to a caller that sends once in milliseconds. False: nothing was sent, and the long
  * way finds out why. */
 static inline bool send_at_once(struct rc_py_writer *self, PyObject *data) {
-  if (self->base.busy || self->base.closed || rc_py_spans_on || !PyBytes_CheckExact(data))
-    return false;
+  if (self->base.busy || self->base.closed || rc_py_spans_on) return false;
+  if (!PyBytes_CheckExact(data)) return false;
   size_t bytes = (size_t)PyBytes_GET_SIZE(data);
   if (bytes > RC_PY_COPY_WITH_GIL) return false;
   return ringcast_writer_send(self->writer, PyBytes_AS_STRING(data), bytes, RINGCAST_KIND_BYTES,
@@ -185,28 +320,38 @@ PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ss
   return send_any(self, args, count, keywords);
 }
 
+/* ---- Writer.send_error ----------------------------------------------------------------------- */
+
+/* A frame that is an error instead of a value. */
+static int send_text(struct rc_py_sending *sending, PyObject *utf8) {
+  struct rc_py_encoding encoding = {.state = rc_py_state_of(sending->writer),
+                                    .root = RINGCAST_ROOT_VALUE};
+  rc_py_spans_phase(sending->writer->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_parts_begin(&encoding);
+  int rc = RC_PY_RAISED;
+  if (rc_py_part_add_buffer(&encoding, utf8, RINGCAST_ITEM_ERROR) &&
+      rc_py_encoding_plan(&encoding)) {
+    rc = rc_py_send_encoding(sending, &encoding);
+  }
+  rc_py_encoding_clear(&encoding);
+  return rc;
+}
+
 /* _send_error(utf8, timeout, tag) */
 PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct rc_py_encoding encoding = {.state = rc_py_state_of(self), .root = RINGCAST_ROOT_VALUE};
-  int64_t timeout_ns;
+  struct rc_py_sending sending = {.writer = self};
   uint64_t tag;
-  if (count != 3)
+  if (count != 3) {
     return PyErr_Format(PyExc_TypeError, "_send_error() takes bytes, a timeout and a tag");
-  if (!rc_py_timeout(args[1], &timeout_ns) || !rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag))
-    return NULL;
-  if (!rc_py_writer_begin(self)) return NULL;
-  PyObject *result = NULL;
-  encoding.call = self->base.call;
-  rc_py_spans_phase(encoding.call, RC_PY_SPAN_ENCODE);
-  rc_py_parts_begin(&encoding);
-  if (rc_py_part_add_buffer(&encoding, args[0], RINGCAST_ITEM_ERROR) &&
-      rc_py_encoding_plan(&encoding)) {
-    int rc = send_encoding(self, &encoding, timeout_ns, (uint32_t)tag);
-    result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   }
-  rc_py_encoding_clear(&encoding);
-  if (result) self->sent = (int64_t)tag;
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && timeout_ns == 0);
+  if (!rc_py_timeout(args[1], &sending.timeout_ns)) return NULL;
+  if (!rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!rc_py_writer_begin(self)) return NULL;
+  sending.tag = (uint32_t)tag;
+  int rc = send_text(&sending, args[0]);
+  if (rc == 0) self->sent = (int64_t)tag;
+  PyObject *result = rc_py_sent(&sending, rc);
+  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
   return result;
 }

@@ -8,13 +8,20 @@
  * on a device is sent alone, in its turn. Whatever fails, the values before are sent first, and the
  * exception's attribute `sent` counts them.
  */
-#include "python/extension/codec/copy.h"
-#include "python/extension/handles/packed.h"
 #include "python/extension/handles/writer.h"
+
+#include "python/extension/codec/copy.h"
+#include "python/extension/errors.h"
 
 #include "ringcast/batch.h"
 
-enum { MESSAGES = 256, ROOM = 1 << 16, SMALL = 1024, LINE = 64, PHASE = 16 };
+enum {
+  MESSAGES = 256, /* of a batch */
+  ROOM = 1 << 16, /* for encoded values */
+  SMALL = 1024,   /* a message of more bytes is sent alone */
+  LINE = 64,
+  PHASE = 16, /* a frame starts so many bytes into a line, as in a ring */
+};
 
 struct batch {
   struct rc_py_writer *writer;
@@ -29,8 +36,8 @@ struct batch {
 /* After a part of the batch, the caller computes the rest of the timeout. */
 static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct batch *batch = context;
-  rc_py_spans_phase(batch->writer->base.call,
-                    timeout_ns ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
+  bool waits = timeout_ns != 0;
+  rc_py_spans_phase(batch->writer->base.call, waits ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
@@ -53,15 +60,19 @@ static bool flush(struct batch *batch) {
   struct rc_py_writer *self = batch->writer;
   struct rc_py_call *call = self->base.call;
   if (batch->count == 0) return true;
-  uint64_t at = call ? rc_py_writer_position(self) : 0;
+  uint64_t at = 0;
+  if (call) at = rc_py_writer_position(self);
   rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
   int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
-  if (rc < 0)
-    rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, batch->messages[batch->done].bytes);
+  if (rc < 0) {
+    uint64_t bytes = batch->messages[batch->done].bytes;
+    rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
+  }
   rc_py_watch_after(&self->base, rc);
   if (call) record(batch, at);
   batch->sent += batch->done;
-  batch->count = batch->done = 0;
+  batch->count = 0;
+  batch->done = 0;
   batch->used = 0;
   return rc == 0;
 }
@@ -74,15 +85,16 @@ static bool add(struct batch *batch, const void *data, size_t bytes, uint16_t ki
 
 /* Memory for a frame, placed as in a ring. NULL: raised. */
 static uint8_t *room_for(struct batch *batch, size_t bytes) {
-  if (!batch->memory && !(batch->memory = PyMem_RawMalloc(ROOM + LINE))) {
+  if (!batch->memory) batch->memory = PyMem_RawMalloc(ROOM + LINE);
+  if (!batch->memory) {
     PyErr_NoMemory();
     return NULL;
   }
   if (batch->used + PHASE + bytes > ROOM && !flush(batch)) return NULL;
-  uint8_t *line =
-      (uint8_t *)(((uintptr_t)batch->memory + LINE - 1) & ~(uintptr_t)(LINE - 1)) + batch->used;
+  uintptr_t first_line = ((uintptr_t)batch->memory + LINE - 1) & ~(uintptr_t)(LINE - 1);
+  uint8_t *frame = (uint8_t *)first_line + batch->used + PHASE;
   batch->used += (PHASE + bytes + LINE - 1) & ~(size_t)(LINE - 1);
-  return line + PHASE;
+  return frame;
 }
 
 static int64_t time_left(const struct batch *batch) {
@@ -91,46 +103,54 @@ static int64_t time_left(const struct batch *batch) {
   return left > 0 ? left : 1;
 }
 
-/* After a value that is sent alone. */
-static bool sent_alone(struct batch *batch, PyObject *result) {
-  if (result) batch->sent++;
-  Py_XDECREF(result);
-  return result;
+/* A value with a frame of its own, after the messages before it. `encoding` NULL: not measured. */
+static bool send_alone(struct batch *batch, PyObject *object, struct rc_py_encoding *encoding,
+                       uint32_t tag) {
+  if (!flush(batch)) return false;
+  struct rc_py_sending sending = {
+      .writer = batch->writer, .timeout_ns = time_left(batch), .tag = tag};
+  int rc = encoding ? rc_py_send_encoding(&sending, encoding) : rc_py_send_value(&sending, object);
+  PyObject *none = rc_py_sent(&sending, rc);
+  Py_XDECREF(none);
+  if (none) batch->sent++;
+  return none;
 }
 
-static bool add_encoded(struct batch *batch, PyObject *object, uint32_t tag) {
+static bool add_encoded(struct batch *batch, struct rc_py_encoding *encoding, uint32_t tag) {
+  size_t bytes = ringcast_plan_bytes(&encoding->plan);
+  struct ringcast_span span = {.data = room_for(batch, bytes), .bytes = bytes};
+  if (!span.data) return false;
+  int rc = rc_py_encoding_write(encoding, false, &span, tag, &bytes);
+  if (rc == 0) return add(batch, span.data, bytes, RINGCAST_KIND_TENSORS);
+  rc_py_raise(encoding->state, rc);
+  return false;
+}
+
+static bool add_object(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_writer *self = batch->writer;
   struct rc_py_encoding encoding;
   int32_t device = rc_py_writer_sends_from(self);
   bool allow_pickle = self->base.allow_pickle;
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device, false))
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, allow_pickle, device,
+                              false)) {
     return false;
-  size_t bytes = ringcast_plan_bytes(&encoding.plan);
-  bool ok;
-  if (bytes > SMALL || encoding.on_device) {
-    encoding.call = self->base.call;
-    ok = flush(batch) &&
-         sent_alone(batch, rc_py_writer_send_encoding(self, &encoding, time_left(batch), tag));
-  } else {
-    struct ringcast_span span = {.data = room_for(batch, bytes), .bytes = bytes};
-    int rc = span.data ? rc_py_encoding_write(&encoding, false, &span, tag, &bytes) : RC_PY_RAISED;
-    if (rc < 0 && rc != RC_PY_RAISED) rc_py_raise(rc_py_state_of(self), rc);
-    ok = rc == 0 && add(batch, span.data, bytes, RINGCAST_KIND_TENSORS);
   }
+  bool is_small = ringcast_plan_bytes(&encoding.plan) <= SMALL && !encoding.on_device;
+  bool ok =
+      is_small ? add_encoded(batch, &encoding, tag) : send_alone(batch, object, &encoding, tag);
   rc_py_encoding_clear(&encoding);
   return ok;
 }
 
 static bool add_value(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_writer *self = batch->writer;
-  bool is_plain = PyBytes_CheckExact(object) && tag == 0;
   rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
-  if (is_plain && PyBytes_GET_SIZE(object) <= SMALL)
+  if (PyBytes_CheckExact(object) && PyBytes_GET_SIZE(object) <= SMALL && tag == 0) {
     return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object),
                RINGCAST_KIND_BYTES);
-  if (Py_TYPE(object) != rc_py_state_of(self)->packed_type) return add_encoded(batch, object, tag);
-  return flush(batch) &&
-         sent_alone(batch, rc_py_writer_send_value(self, object, time_left(batch), tag, 0));
+  }
+  bool is_packed = Py_TYPE(object) == rc_py_state_of(self)->packed_type;
+  return is_packed ? send_alone(batch, object, NULL, tag) : add_object(batch, object, tag);
 }
 
 /* Sends the messages before the failure. The failure stays the current exception, unless the
@@ -153,8 +173,8 @@ static void note_sent(size_t sent) {
   PyErr_Fetch(&type, &error, &traceback);
   PyErr_NormalizeException(&type, &error, &traceback);
   PyObject *number = PyLong_FromSize_t(sent);
-  if (!number || PyObject_SetAttrString(error, "sent", number) < 0)
-    PyErr_Clear(); /* a class without attributes */
+  bool is_set = number && PyObject_SetAttrString(error, "sent", number) == 0;
+  if (!is_set) PyErr_Clear(); /* a class without attributes */
   Py_XDECREF(number);
   PyErr_Restore(type, error, traceback);
 }
@@ -163,14 +183,17 @@ static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeou
                      uint32_t tag) {
   struct batch batch; /* to clear the messages would take longer than to send a few */
   batch.writer = self;
-  batch.count = batch.done = 0;
-  batch.sent = batch.used = 0;
+  batch.count = 0;
+  batch.done = 0;
+  batch.sent = 0;
+  batch.used = 0;
   batch.timeout_ns = timeout_ns;
   batch.deadline = timeout_ns > 0 ? rc_py_now_ns() + timeout_ns : 0;
   batch.memory = NULL;
   bool ok = true;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && ok; i++)
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && ok; i++) {
     ok = add_value(&batch, PyTuple_GET_ITEM(values, i), tag);
+  }
   if (ok) ok = flush(&batch);
   else if (batch.count > 0) flush_after_failure(&batch); /* a failed flush leaves nothing */
   if (!ok) note_sent(batch.sent);
@@ -189,8 +212,10 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   PyObject *all = PySequence_Tuple(values[0]);
-  if (!all) note_sent(0);
-  if (!all) return NULL;
+  if (!all) {
+    note_sent(0);
+    return NULL;
+  }
   bool ok = false;
   if (rc_py_writer_begin(self)) {
     ok = send_all(self, all, timeout_ns, (uint32_t)tag);
@@ -199,5 +224,6 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
     note_sent(0);
   }
   Py_DECREF(all);
-  return ok ? rc_py_ref(Py_None) : NULL;
+  if (!ok) return NULL;
+  Py_RETURN_NONE;
 }

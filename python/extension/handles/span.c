@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Span: Python's view of the ring while writing; and how a reservation ends.
+ * Frames that are filled in place: Writer.reserve and compose, commit and abort; and Span, Python's
+ * view of the ring while writing.
  *
  * The Writer owns the lease (open or not, and the count of exports); a Span names the lease by its
  * generation. So a dropped Span leaves the reservation open for Writer.commit(). While a memoryview
  * exists the lease can't end: BufferError, as mmap does.
  */
-#include <unistd.h>
-
 #include "python/extension/handles/writer.h"
+
+#include "python/extension/codec/device.h"
+#include "python/extension/errors.h"
+
+#include "ringcast/estimate.h"
 
 #include "python/docstrings.h"
 
@@ -17,51 +21,163 @@ struct span {
   uint64_t generation;
 };
 
-/* ---- Reserving, and ending a reservation ----------------------------------------------------- */
+/* ---- Reserving ------------------------------------------------------------------------------- */
 
-int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
-  struct ringcast_peer peer = {.size = sizeof peer};
-  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
-  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 &&
-              peer.blocked_ns >= (uint64_t)self->fail_ns;
-  return held ? RC_PY_TOO_SLOW : rc;
+/* Opens the lease of a reservation that was just made. NULL: raised, and the reservation is
+ * aborted. */
+static PyObject *span_new(struct rc_py_writer *writer, const struct ringcast_span *reserved) {
+  PyTypeObject *type = rc_py_state_of(writer)->span_type;
+  struct span *self = (struct span *)type->tp_alloc(type, 0);
+  if (!self) {
+    ringcast_writer_abort(writer->writer);
+    return NULL;
+  }
+  writer->span = *reserved;
+  writer->lease = (struct rc_py_lease){.open = true, .generation = writer->lease.generation + 1};
+  self->writer = (struct rc_py_writer *)rc_py_ref((PyObject *)writer);
+  self->generation = writer->lease.generation;
+  return (PyObject *)self;
 }
 
-static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
-  struct rc_py_reservation *call = context;
-  if (timeout_ns != 0) call->writer->waited = true;
-  return rc_py_told_apart(call->writer, ringcast_writer_reserve(call->writer->writer, call->bytes,
-                                                                timeout_ns, &call->span));
+/* The argument `n`; without one, RINGCAST_ESTIMATE_OF(tag). */
+static bool size_argument(PyObject *n, PyObject *tag, uint64_t *out) {
+  uint64_t number = 0;
+  if (tag && !rc_py_integer("tag", tag, 0, UINT32_MAX, &number)) return false;
+  if (!n || n == Py_None) {
+    *out = RINGCAST_ESTIMATE_OF(number);
+    return true;
+  }
+  if (!tag) return rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, out);
+  PyErr_SetString(PyExc_ValueError,
+                  "reserve() takes n or tag, not both: the tag is for an estimate in the place of "
+                  "n");
+  return false;
 }
 
-int rc_py_reserve(struct rc_py_reservation *call, int64_t timeout_ns, enum rc_py_span_kind then) {
-  struct rc_py_call *recorded = call->writer->base.call;
-  rc_py_spans_phase(recorded, RC_PY_SPAN_WAIT_ROOM);
-  int rc = rc_py_wait(try_reserve, call, timeout_ns);
-  if (rc == 0) rc_py_spans_phase(recorded, then);
-  return rc;
+PyObject *rc_py_writer_reserve(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                               PyObject *keywords) {
+  static const char *const names[] = {"n", "timeout", "tag", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[3] = {NULL};
+  int64_t timeout_ns;
+  uint64_t bytes;
+  if (!rc_py_arguments("reserve", names, 2, 0, args, count, keywords, values)) return NULL;
+  if (!size_argument(values[0], values[2], &bytes) || !rc_py_timeout(values[1], &timeout_ns))
+    return NULL;
+  if (!rc_py_writer_begin(self)) return NULL;
+  struct rc_py_reservation room = {.writer = self, .bytes = bytes};
+  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_SPAN_WAIT_ROOM);
+  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
+  else rc_py_spans_frame(self->base.call, rc_py_writer_position(self), room.span.bytes);
+  rc_py_watch_after(&self->base, rc);
+  rc_py_writer_leave(self);
+  PyObject *span = NULL;
+  if (rc == 0) span = span_new(self, &room.span);
+  if (span) self->lease.estimated = bytes > PY_SSIZE_T_MAX;
+  rc_py_spans_end(&self->base.call, RC_PY_SPAN_NONE, rc == -EAGAIN);
+  return span;
 }
 
-uint64_t rc_py_writer_position(const struct rc_py_writer *self) {
-  struct ringcast_info info = {.size = offsetof(struct ringcast_info, memory)};
-  return ringcast_writer_info(self->writer, &info) == 0 ? info.tail : 0;
+/* ---- Composing ------------------------------------------------------------------------------- */
+
+/* The value is encoded as by send, but for the placeholders of ringcast.empty(): of a placeholder
+ * the frame gets the entry, and no bytes. The Span keeps the frame open until all arrays over the
+ * Span's memory are gone. ringcast/_compose.py makes the arrays, and names one that is still in
+ * use. */
+
+/* [(placeholder, offset in the Span, bytes), ...] */
+static PyObject *places_of(const struct rc_py_encoding *encoding, const void *data) {
+  PyObject *places = PyList_New(0);
+  for (size_t i = 0; places && i < encoding->count; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    if (part->kind != RINGCAST_ITEM_TENSOR || !part->source.is_empty) continue;
+    Py_ssize_t offset = 0;
+    if (part->bytes > 0) offset = (uint8_t *)part->out - (const uint8_t *)data;
+    PyObject *place = Py_BuildValue("(Onn)", part->value, offset, (Py_ssize_t)part->bytes);
+    if (!place || PyList_Append(places, place) < 0) Py_CLEAR(places);
+    Py_XDECREF(place);
+  }
+  return places;
 }
 
-int rc_py_writer_publish(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
-  struct rc_py_call *call = self->base.call;
-  if (!call) return ringcast_writer_commit(self->writer, bytes, kind);
-  uint64_t position = rc_py_writer_position(self);
-  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
-  int rc = ringcast_writer_commit(self->writer, bytes, kind);
-  if (rc == 0) rc_py_spans_frame(call, position, bytes);
-  return rc;
+/* Fills the reservation. 0, -errno, RC_PY_RAISED. */
+static int fill(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                const struct ringcast_span *span, uint32_t tag) {
+  bool is_spilled = span->bytes > self->info.ring_frame;
+  size_t bytes;
+  int rc;
+  if (encoding->on_device) {
+    rc = rc_py_encoding_write_device(encoding, NULL, span, tag, NULL, &bytes);
+  } else {
+    rc = rc_py_encoding_write(encoding, is_spilled, span, tag, &bytes);
+  }
+  if (rc < 0) return rc;
+  return bytes == span->bytes ? 0 : -EPROTO;
 }
+
+/* (Span, places); nothing is left open after an error. */
+static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encoding,
+                         int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_state *state = rc_py_state_of(self);
+  struct rc_py_reservation room = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
+  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_SPAN_ENCODE);
+  rc_py_watch_after(&self->base, rc);
+  if (rc < 0) return rc_py_raise_of_frame(state, rc, &self->info, room.bytes);
+  PyObject *places = NULL;
+  rc = fill(self, encoding, &room.span, tag);
+  if (rc == 0) {
+    rc_py_spans_frame(self->base.call, rc_py_writer_position(self), room.bytes);
+    places = places_of(encoding, room.span.data);
+  } else {
+    rc_py_raise(state, rc);
+  }
+  if (!places) {
+    ringcast_writer_abort(self->writer);
+    return NULL;
+  }
+  PyObject *span = span_new(self, &room.span);
+  if (span) return Py_BuildValue("(NN)", span, places);
+  Py_DECREF(places);
+  return NULL;
+}
+
+static bool knows_empty(struct rc_py_state *state) {
+  if (!state->empty_type) state->empty_type = rc_py_import("ringcast._compose", "Empty");
+  return state->empty_type;
+}
+
+PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  struct rc_py_encoding encoding;
+  int64_t timeout_ns;
+  uint64_t tag;
+  if (count != 3) {
+    return PyErr_Format(PyExc_TypeError, "_compose() takes a value, a timeout and a tag");
+  }
+  if (!rc_py_timeout(args[1], &timeout_ns)) return NULL;
+  if (!rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
+  PyObject *composed = NULL;
+  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  int32_t device = self->takes_cuda ? RC_PY_FROM_EACH : RC_PY_FROM_NONE;
+  if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, device, true)) {
+    encoding.call = self->base.call;
+    composed = compose(self, &encoding, timeout_ns, (uint32_t)tag);
+    rc_py_encoding_clear(&encoding);
+  }
+  rc_py_writer_end(self, RC_PY_SPAN_NONE, !composed && timeout_ns == 0);
+  return composed;
+}
+
+/* ---- Ending a reservation -------------------------------------------------------------------- */
 
 /* The result of commit or abort. A forked child gets ECHILD, whether or not a reservation is
  * open. */
 static PyObject *ended(struct rc_py_writer *self, int rc) {
-  if (rc == -EINVAL && !self->lease.open)
+  if (rc == -EINVAL && !self->lease.open) {
     return PyErr_Format(PyExc_ValueError, "no reservation is open");
+  }
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
   self->lease.open = false;
   return rc_py_ref(Py_None);
@@ -78,12 +194,11 @@ bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
 static bool is_whole(const struct rc_py_writer *self, uint64_t bytes, uint64_t kind) {
   struct ringcast_frame_reader opened;
   if (kind != RINGCAST_KIND_TENSORS || !self->lease.open || bytes > self->span.bytes) return true;
-  if (ringcast_frame_open(&opened, self->span.data, bytes) < 0 || opened.device_epoch == 0)
-    return true;
+  if (ringcast_frame_open(&opened, self->span.data, bytes) < 0) return true;
+  if (opened.device_epoch == 0) return true;
   rc_py_raise_text(rc_py_state_of((void *)self), ENOTSUP,
                    "tensors of this frame lie in device memory of the Writer that it came from, "
-                   "and can't be passed on "
-                   "with it: receive it, and send what came");
+                   "and can't be passed on with it: receive it, and send what came");
   return false;
 }
 
@@ -92,20 +207,21 @@ PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_
   static const char *const names[] = {"n", "kind", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyObject *values[2] = {NULL};
-  uint64_t bytes = self->lease.open ? self->span.bytes : 0, kind = RINGCAST_KIND_BYTES;
+  uint64_t bytes = self->lease.open ? self->span.bytes : 0;
+  uint64_t kind = RINGCAST_KIND_BYTES;
   if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values)) return NULL;
-  if (values[0] && values[0] != Py_None &&
-      !rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes))
-    return NULL;
+  bool has_size = values[0] && values[0] != Py_None;
+  if (has_size && !rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
   if (values[1] && !rc_py_integer("kind", values[1], 0, UINT16_MAX, &kind)) return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
-  if (self->lease.open && self->lease.estimated && (!values[0] || values[0] == Py_None)) {
+  if (self->lease.open && self->lease.estimated && !has_size) {
     PyErr_SetString(PyExc_ValueError,
                     "the size of this reservation is an estimate: tell how many bytes are the "
                     "frame's, by commit(n)");
-  } else if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind))
-    result = ended(self, rc_py_writer_publish(self, bytes, (uint16_t)kind));
+  } else if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind)) {
+    result = ended(self, rc_py_commit(self, bytes, (uint16_t)kind));
+  }
   rc_py_writer_end(self, RC_PY_SPAN_SEND, !result);
   return result;
 }
@@ -128,9 +244,9 @@ static bool is_current(const struct rc_py_lease *lease, uint64_t generation) {
 
 static bool span_check(const struct span *self) {
   if (is_current(&self->writer->lease, self->generation)) return true;
-  PyErr_SetString(PyExc_ValueError, self->writer->writer
-                                        ? "this Span was committed or aborted already"
-                                        : "this Span is of no use any more: the Writer was closed");
+  const char *text = "this Span was committed or aborted already";
+  if (!self->writer->writer) text = "this Span is of no use any more: the Writer was closed";
+  PyErr_SetString(PyExc_ValueError, text);
   return false;
 }
 
@@ -148,18 +264,6 @@ static int span_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   return rc;
 }
 
-void rc_py_writer_end_doomed(struct rc_py_writer *writer) {
-  struct rc_py_lease *lease = &writer->lease;
-  if (!lease->open || lease->exports > 0 || writer->base.busy || getpid() != writer->base.pid)
-    return;
-  lease->doomed = false;
-  PyObject *type, *value, *traceback; /* an exception may be set */
-  PyErr_Fetch(&type, &value, &traceback);
-  Py_XDECREF(rc_py_writer_abort((PyObject *)writer, NULL));
-  if (PyErr_Occurred()) PyErr_WriteUnraisable((PyObject *)writer);
-  PyErr_Restore(type, value, traceback);
-}
-
 static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
   struct rc_py_writer *writer = ((struct span *)object)->writer;
   if (--writer->lease.exports == 0 && writer->lease.doomed) rc_py_writer_end_doomed(writer);
@@ -167,21 +271,23 @@ static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
 
 static Py_ssize_t span_length(PyObject *object) {
   struct span *self = (struct span *)object;
-  return span_check(self) ? (Py_ssize_t)self->writer->span.bytes : -1;
+  if (!span_check(self)) return -1;
+  return (Py_ssize_t)self->writer->span.bytes;
 }
 
 static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
-  struct rc_py_reservation *call = context;
-  return rc_py_told_apart(call->writer, ringcast_writer_grow(call->writer->writer, call->bytes,
-                                                             timeout_ns, &call->span));
+  struct rc_py_reservation *room = context;
+  struct rc_py_writer *self = room->writer;
+  int rc = ringcast_writer_grow(self->writer, room->bytes, timeout_ns, &room->span);
+  return rc_py_told_apart(self, rc);
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
-  struct rc_py_reservation call = {.writer = writer, .bytes = bytes};
+  struct rc_py_reservation room = {.writer = writer, .bytes = bytes};
   writer->lease.moving = true;
-  int rc = rc_py_wait(try_grow, &call, timeout_ns);
+  int rc = rc_py_wait(try_grow, &room, timeout_ns);
   writer->lease.moving = false;
-  if (rc == 0) writer->span = call.span;
+  if (rc == 0) writer->span = room.span;
   return rc;
 }
 
@@ -191,10 +297,12 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
   struct rc_py_writer *writer = self->writer;
   int64_t timeout_ns;
   uint64_t bytes;
-  if (!rc_py_amount_arguments("grow", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns))
+  if (!rc_py_amount_arguments("grow", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) {
     return NULL;
+  }
   if (!span_check(self) || !rc_py_writer_enter(writer)) return NULL;
-  int rc = rc_py_writer_may_end(writer, "grow") ? grow(writer, bytes, timeout_ns) : RC_PY_RAISED;
+  int rc = RC_PY_RAISED;
+  if (rc_py_writer_may_end(writer, "grow")) rc = grow(writer, bytes, timeout_ns);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(writer), rc, &writer->info, bytes);
   rc_py_watch_after(&writer->base, rc);
   rc_py_writer_leave(writer);
@@ -204,17 +312,19 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
 static PyObject *span_commit(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords) {
   struct span *self = (struct span *)object;
-  return span_check(self) ? rc_py_writer_commit((PyObject *)self->writer, args, count, keywords)
-                          : NULL;
+  if (!span_check(self)) return NULL;
+  return rc_py_writer_commit((PyObject *)self->writer, args, count, keywords);
 }
 
 static PyObject *span_abort(PyObject *object, PyObject *unused) {
   struct span *self = (struct span *)object;
-  return span_check(self) ? rc_py_writer_abort((PyObject *)self->writer, unused) : NULL;
+  if (!span_check(self)) return NULL;
+  return rc_py_writer_abort((PyObject *)self->writer, unused);
 }
 
 static PyObject *span_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  return span_check((struct span *)object) ? rc_py_ref(object) : NULL;
+  if (!span_check((struct span *)object)) return NULL;
+  return rc_py_ref(object);
 }
 
 static PyObject *span_exit(PyObject *object, PyObject *args) {
@@ -231,8 +341,9 @@ static PyObject *span_exit(PyObject *object, PyObject *args) {
 
 static PyObject *span_repr(PyObject *object) {
   struct span *self = (struct span *)object;
-  if (!is_current(&self->writer->lease, self->generation))
+  if (!is_current(&self->writer->lease, self->generation)) {
     return PyUnicode_FromString("<ringcast.Span, done>");
+  }
   return PyUnicode_FromFormat("<ringcast.Span of %zu bytes>", self->writer->span.bytes);
 }
 
@@ -248,20 +359,6 @@ static void span_dealloc(PyObject *object) {
   Py_XDECREF(((struct span *)object)->writer);
   type->tp_free(object);
   Py_DECREF(type);
-}
-
-PyObject *rc_py_span_new(struct rc_py_writer *writer, const struct ringcast_span *reserved) {
-  PyTypeObject *type = rc_py_state_of(writer)->span_type;
-  struct span *self = (struct span *)type->tp_alloc(type, 0);
-  if (!self) {
-    ringcast_writer_abort(writer->writer);
-    return NULL;
-  }
-  writer->span = *reserved;
-  writer->lease = (struct rc_py_lease){.open = true, .generation = writer->lease.generation + 1};
-  self->writer = (struct rc_py_writer *)rc_py_ref((PyObject *)writer);
-  self->generation = writer->lease.generation;
-  return (PyObject *)self;
 }
 
 static PyMethodDef span_methods[] = {

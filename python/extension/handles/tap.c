@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tap: looks at a ring from outside, at no cost to the writer. */
+#include "python/extension/handles/status.h"
+
+#include "python/extension/call.h"
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
-#include "ringcast/inspect.h"
-#include "python/extension/handles/handle.h"
-#include "python/extension/handles/status.h"
-#include "python/extension/handles/tap.h"
+#include "python/extension/errors.h"
 
 #include "python/docstrings.h"
+#include "ringcast/inspect.h"
 
 #include <structmember.h>
 
@@ -32,25 +33,34 @@ static int attach(struct tap *self, const char *handle) {
   return rc;
 }
 
-static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+/* `checked`: the result of rc_py_checked. */
+static struct tap *new_tap(PyTypeObject *type, PyObject *checked) {
+  struct rc_py_state *state = PyType_GetModuleState(type);
   PyObject *handle, *pickle, *classes, *allowed;
   const char *text;
   bool allow_pickle;
-  PyObject *checked = rc_py_checked("tap", args, keywords);
-  bool is_right =
-      checked && PyArg_ParseTuple(checked, "OsOO", &handle, &text, &pickle, &classes) &&
-      rc_py_classes_allowed(PyType_GetModuleState(type), pickle, classes, &allow_pickle, &allowed);
-  struct tap *self = is_right ? rc_py_handle_new(type, allow_pickle) : NULL;
-  if (self) {
-    self->base.text = rc_py_ref(handle);
-    self->classes = allowed;
-    int rc = attach(self, text);
-    if (rc < 0) rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text);
-    if (rc < 0) Py_CLEAR(self);
-  } else if (is_right) {
+  if (!PyArg_ParseTuple(checked, "OsOO", &handle, &text, &pickle, &classes)) return NULL;
+  if (!rc_py_classes_allowed(state, pickle, classes, &allow_pickle, &allowed)) return NULL;
+  struct tap *self = rc_py_handle_new(type, allow_pickle);
+  if (!self) {
     Py_XDECREF(allowed);
+    return NULL;
   }
-  Py_XDECREF(checked); /* holds the handle */
+  self->base.text = rc_py_ref(handle);
+  self->classes = allowed;
+  int rc = attach(self, text);
+  if (rc < 0) {
+    rc_py_raise_of_attach(state, rc, handle, text);
+    Py_CLEAR(self);
+  }
+  return self;
+}
+
+static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  PyObject *checked = rc_py_checked("tap", args, keywords);
+  if (!checked) return NULL;
+  struct tap *self = new_tap(type, checked);
+  Py_DECREF(checked); /* holds the handle */
   return (PyObject *)self;
 }
 
@@ -91,9 +101,10 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   self->has_ended = rc == -EPIPE;
   const struct rc_py_decode_options options = {.classes = &self->classes,
                                                .allow_pickle = self->base.allow_pickle};
-  PyObject *object = rc < 0 ? rc_py_raise(state, rc)
-                     : tag  ? rc_py_decode(state, &call.frame, &options, tag)
-                            : make_tapped(state, &call.frame);
+  PyObject *object = NULL;
+  if (rc < 0) rc_py_raise(state, rc);
+  else if (tag) object = rc_py_decode(state, &call.frame, &options, tag);
+  else object = make_tapped(state, &call.frame);
   rc_py_handle_leave(&self->base);
   return object;
 }
@@ -128,23 +139,48 @@ static PyObject *tap_iternext(PyObject *object) {
   struct tap *self = (struct tap *)object;
   PyObject *received = receive(self, RINGCAST_FOREVER, &tag);
   if (received) return received;
-  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone))
+  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) {
     PyErr_Clear(); /* NULL, nothing raised: the end */
-  else rc_py_end_by_none();
+  } else {
+    rc_py_end_by_none();
+  }
   return NULL;
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-static PyObject *tap_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
-  struct rc_py_status status = RC_PY_STATUS;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_handle_enter(&self->base)) return NULL;
-  int rc = ringcast_tap_info(self->tap, &status.info);
-  if (rc == 0) rc = ringcast_tap_stats(self->tap, &status.stats);
-  if (rc == 0) rc = ringcast_tap_lost(self->tap, &status.counts[0], &status.counts[1]);
+  int rc = ringcast_tap_info(self->tap, &info);
   rc_py_handle_leave(&self->base);
-  return rc_py_status(rc_py_state_of(self), &status, rc);
+  return rc_py_info(rc_py_state_of(self), &info, rc);
+}
+
+static PyObject *tap_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  if (!rc_py_handle_enter(&self->base)) return NULL;
+  int rc = ringcast_tap_stats(self->tap, &stats);
+  rc_py_handle_leave(&self->base);
+  return rc_py_stats(rc_py_state_of(self), &stats, rc);
+}
+
+static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t bytes, gaps;
+  if (!rc_py_handle_enter(&self->base)) return NULL;
+  int rc = ringcast_tap_lost(self->tap, &bytes, &gaps);
+  rc_py_handle_leave(&self->base);
+  if (rc < 0) return rc_py_raise(state, rc);
+  return PyObject_CallFunction(state->tap_lost, "KK", (unsigned long long)bytes,
+                               (unsigned long long)gaps);
+}
+
+static PyObject *tap_repr(PyObject *object) {
+  return rc_py_handle_repr(&((struct tap *)object)->base, NULL);
 }
 
 static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -174,7 +210,12 @@ static PyMethodDef tap_methods[] = {
     {"recv", FAST(tap_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_recv},
     {"recv_tagged", FAST(tap_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_recv_tagged},
     {"next", FAST(tap_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_next},
-    {"_status", tap_status, METH_NOARGS, NULL},
+    {"__enter__", rc_py_handle_block, METH_NOARGS, RC_DOC_Tap___enter__},
+    {"__exit__", rc_py_handle_exit, METH_VARARGS, RC_DOC_Tap___exit__},
+    {"__reduce__", rc_py_handle_reduce, METH_NOARGS, RC_DOC_Tap___reduce__},
+    {"info", tap_info, METH_NOARGS, RC_DOC_Tap_info},
+    {"stats", tap_stats, METH_NOARGS, RC_DOC_Tap_stats},
+    {"lost", tap_lost, METH_NOARGS, RC_DOC_Tap_lost},
     {"peers", tap_peers, METH_NOARGS, RC_DOC_Tap_peers},
     {"close", tap_close, METH_NOARGS, RC_DOC_Tap_close},
     {NULL, NULL, 0, NULL},
@@ -187,9 +228,8 @@ static PyMemberDef tap_members[] = {
 };
 
 static PyType_Slot tap_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Tap}, {Py_tp_new, tap_new},
-    {Py_tp_dealloc, tap_dealloc},    {Py_tp_methods, tap_methods},
-    {Py_tp_members, tap_members},    {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, tap_iternext},  {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Tap}, {Py_tp_new, tap_new},           {Py_tp_dealloc, tap_dealloc},
+    {Py_tp_methods, tap_methods},    {Py_tp_members, tap_members},   {Py_tp_repr, tap_repr},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, tap_iternext}, {0, NULL},
 };
 PyType_Spec rc_py_tap_spec = {"ringcast.Tap", sizeof(struct tap), 0, Py_TPFLAGS_DEFAULT, tap_slots};

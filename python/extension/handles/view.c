@@ -4,12 +4,12 @@
  *
  * At the end of the block the frame goes back to the ring, even if the user still holds an array:
  * obj is bound to a name that outlives the block, so waiting for the array's end would be waiting
- * for ever. Only the mapping must stay: tensors/view_arrays.c keeps it.
+ * for ever. Only the mapping must stay: a hold keeps it (tensors.h).
  *
  * A hostile writer can change lent values at any time, but nothing else: positions and shapes were
  * copied and checked before (decode.c), and the memory is mapped read-only.
  */
-#include "python/extension/handles/frame.h"
+#include "python/extension/handles/reader.h"
 #include "python/extension/handles/gpu.h"
 
 #include "python/docstrings.h"
@@ -27,12 +27,13 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
   if (!rc_py_reader_enter(reader)) return NULL;
   PyObject *object = NULL;
   bool device_failed = false;
-  rc_py_gpu_skips_none(reader);
-  if (!reader->hold && !(reader->hold = rc_py_hold_new(reader->reader))) {
+  if (reader->device.gpu) rc_py_gpu_skips_none(reader->device.gpu);
+  if (!reader->hold) reader->hold = rc_py_hold_new(reader->reader);
+  if (!reader->hold) {
     PyErr_NoMemory();
   } else {
     const struct rc_py_decode_options options = {.reader = reader->reader,
-                                                 .holder = &reader->holder,
+                                                 .holder = &reader->device.holder,
                                                  .classes = &reader->classes,
                                                  .allow_pickle = reader->base.allow_pickle,
                                                  .hold = reader->hold,
@@ -45,7 +46,9 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
   return object;
 }
 
-PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame) {
+/* The object in `frame`, with arrays left in the ring: a View, with a reference to the Frame. NULL:
+ * raised. */
+static PyObject *view_new(struct rc_py_reader *reader, PyObject *frame) {
   PyTypeObject *type = rc_py_state_of(reader)->view_type;
   struct view *self = (struct view *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -56,6 +59,32 @@ PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame) {
   return NULL;
 }
 
+static PyObject *next_view(struct rc_py_reader *self, int64_t timeout_ns) {
+  for (;;) {
+    PyObject *frame = rc_py_lend(self, timeout_ns, true);
+    if (!frame) return NULL;
+    PyObject *view = view_new(self, frame);
+    const struct ringcast_frame *lent = rc_py_frame_of(frame);
+    rc_py_spans_frame(self->base.call, lent->position, lent->bytes);
+    bool skips = !view && self->device.gpu && rc_py_gpu_skips(&self->device);
+    if (!view) rc_py_frame_give_up(frame);
+    Py_DECREF(frame);
+    if (!skips || PyErr_Occurred()) return view;
+  }
+}
+
+PyObject *rc_py_reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                            PyObject *keywords) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  int64_t timeout_ns;
+  if (!rc_py_timeout_argument("view", args, count, keywords, &timeout_ns)) return NULL;
+  /* To lend and to decode are two calls of the library's, and one for the spans. */
+  rc_py_handle_begin(&self->base);
+  PyObject *view = next_view(self, timeout_ns);
+  rc_py_spans_end(&self->base.call, RC_PY_SPAN_RECV, !view && timeout_ns == 0);
+  return view;
+}
+
 static bool view_check(const struct view *self) {
   if (self->object) return true;
   PyErr_SetString(PyExc_ValueError, "this View has ended: reader.view() gives the next");
@@ -64,7 +93,8 @@ static bool view_check(const struct view *self) {
 
 static PyObject *view_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct view *self = (struct view *)object;
-  return view_check(self) ? rc_py_ref(self->object) : NULL;
+  if (!view_check(self)) return NULL;
+  return rc_py_ref(self->object);
 }
 
 static PyObject *view_exit(PyObject *object, PyObject *args) {
@@ -75,13 +105,14 @@ static PyObject *view_exit(PyObject *object, PyObject *args) {
 
 static PyObject *get_hashes(PyObject *object, void *Py_UNUSED(closure)) {
   struct view *self = (struct view *)object;
-  return view_check(self) ? PyObject_GetAttrString(self->frame, "hashes") : NULL;
+  if (!view_check(self)) return NULL;
+  return PyObject_GetAttrString(self->frame, "hashes");
 }
 
 static PyObject *view_repr(PyObject *object) {
   struct view *self = (struct view *)object;
-  return PyUnicode_FromFormat(self->object ? "<ringcast.View of %R>" : "<ringcast.View, ended>",
-                              self->frame);
+  if (!self->object) return PyUnicode_FromString("<ringcast.View, ended>");
+  return PyUnicode_FromFormat("<ringcast.View of %R>", self->frame);
 }
 
 static int view_traverse(PyObject *object, visitproc visit, void *arg) {

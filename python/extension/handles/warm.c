@@ -8,8 +8,7 @@
  * A frame is kept only if decoding ran no code that may be the user's (`ran_code` of the module's
  * state): user code must run once per frame. Frames for a device are not kept.
  */
-#include "python/extension/handles/gpu.h"
-#include "python/extension/handles/receive.h"
+#include "python/extension/handles/reader.h"
 
 #include <stdlib.h>
 
@@ -26,19 +25,24 @@ static void decode(struct rc_py_reader *self, const struct ringcast_frame *frame
                                                .allow_pickle = self->base.allow_pickle};
   uint32_t tag;
   PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, &tag);
-  if (!object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
-    PyErr_SetInterrupt(); /* the wait reports Ctrl-C */
+  bool is_interrupted = !object && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
+  if (is_interrupted) PyErr_SetInterrupt(); /* the wait reports Ctrl-C */
   PyErr_Clear();
   Py_XDECREF(object);
+}
+
+static struct rc_py_warming *new_warming(void) {
+  struct rc_py_warming *warming = aligned_alloc(64, sizeof *warming);
+  if (warming) warming->frame.bytes = 0;
+  return warming;
 }
 
 /* Called with the GIL or without. */
 void rc_py_warm(void *context) {
   struct rc_py_reader *self = context;
-  struct rc_py_warming *warming = self->warming;
   if (!Py_IsInitialized()) return; /* a daemon thread, while the process exits */
-  if (!warming && (warming = self->warming = aligned_alloc(64, sizeof *warming)))
-    warming->frame.bytes = 0;
+  if (!self->warming) self->warming = new_warming();
+  struct rc_py_warming *warming = self->warming;
   if (!warming) return;
   warming->is_asked = true;
   if (warming->frame.bytes == 0) return;
@@ -50,12 +54,11 @@ void rc_py_warm(void *context) {
 void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *frame,
                         bool ran_code) {
   struct rc_py_warming *warming = self->warming;
-  if (!warming || !warming->is_asked) return;
+  if (!warming->is_asked) return;
   warming->is_asked = false;
   warming->frame.bytes = 0;
-  if (ran_code || frame->bytes > MOST_BYTES || rc_py_has_device(frame) ||
-      self->holder.map.to == RC_PY_MAP_CUDA)
-    return;
+  bool is_for_device = rc_py_has_device(frame) || self->device.holder.map.to == RC_PY_MAP_CUDA;
+  if (ran_code || is_for_device || frame->bytes > MOST_BYTES) return;
   uint8_t *data = warming->memory + 16; /* as in the ring: 16 bytes into a line */
   memcpy(data, frame->data, frame->bytes);
   warming->frame =

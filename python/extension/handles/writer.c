@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer: makes a ring and sends through it. */
-#include "python/extension/handles/gpu.h"
-#include "python/extension/handles/status.h"
 #include "python/extension/handles/writer.h"
+
+#include "python/extension/errors.h"
+#include "python/extension/handles/status.h"
 
 #include "ringcast/estimate.h"
 
 #include "python/docstrings.h"
-
-#include <unistd.h>
 
 #include <structmember.h>
 
@@ -20,6 +19,7 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
   Py_BEGIN_ALLOW_THREADS /* the kernel clears all of the memory now */
   rc = ringcast_writer_create_ex(options, &self->writer);
   Py_END_ALLOW_THREADS
+  self->device.owner = self->writer;
   if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
   if (rc < 0) return rc;
   self->base.ring_name = self->info.name;
@@ -27,88 +27,102 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
   return self->base.text ? 0 : RC_PY_RAISED;
 }
 
-static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  struct ringcast_writer_options options = {.size = sizeof options};
+/* `checked`: the result of rc_py_checked. */
+static struct rc_py_writer *new_writer(PyTypeObject *type, PyObject *checked,
+                                       struct ringcast_writer_options *options) {
   unsigned long long capacity, spill_bytes, gpu_pool_bytes;
   long long spin_ns, slow_ns;
-  PyObject *pickle, *checked = rc_py_checked("writer", args, keywords);
+  PyObject *pickle;
   bool allow_pickle;
-  bool is_right =
-      checked &&
-      PyArg_ParseTuple(checked, "KIILIIKIILIKIOz", &capacity, &options.readers, &options.memory,
-                       &spin_ns, &options.numa, &options.numa_node, &spill_bytes, &options.on_death,
-                       &options.on_slow, &slow_ns, &options.wait, &gpu_pool_bytes, &options.ahead,
-                       &pickle, &options.name) &&
-      rc_py_allow_pickle(PyType_GetModuleState(type), pickle, &allow_pickle);
-  if (!is_right) {
-    Py_XDECREF(checked);
+  if (!PyArg_ParseTuple(checked, "KIILIIKIILIKIOz", &capacity, &options->readers, &options->memory,
+                        &spin_ns, &options->numa, &options->numa_node, &spill_bytes,
+                        &options->on_death, &options->on_slow, &slow_ns, &options->wait,
+                        &gpu_pool_bytes, &options->ahead, &pickle, &options->name)) {
     return NULL;
   }
-  options.capacity = capacity;
-  options.spill_bytes = spill_bytes;
-  options.spin_ns = spin_ns;
-  options.slow_ns = slow_ns;
+  if (!rc_py_allow_pickle(PyType_GetModuleState(type), pickle, &allow_pickle)) return NULL;
+  options->capacity = capacity;
+  options->spill_bytes = spill_bytes;
+  options->spin_ns = spin_ns;
+  options->slow_ns = slow_ns;
   struct rc_py_writer *self = rc_py_handle_new(type, allow_pickle);
-  int rc = self ? open_ring(self, &options) : 0;
-  Py_DECREF(checked); /* holds the name */
   if (!self) return NULL;
-  self->gpu_pool_bytes = gpu_pool_bytes;
+  self->device.state = PyType_GetModuleState(type);
+  self->device.pool_bytes = gpu_pool_bytes;
   self->takes_cuda = true;
   self->sent = -1;
-  self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
-  if (rc == 0) return (PyObject *)self;
-  rc_py_raise(rc_py_state_of(self), rc);
-  Py_DECREF(self);
-  return NULL;
+  if (options->on_slow == RINGCAST_FAIL) self->fail_ns = slow_ns;
+  return self;
+}
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  struct ringcast_writer_options options = {.size = sizeof options};
+  PyObject *checked = rc_py_checked("writer", args, keywords);
+  if (!checked) return NULL;
+  struct rc_py_writer *self = new_writer(type, checked, &options);
+  if (self) {
+    int rc = open_ring(self, &options);
+    if (rc < 0) {
+      rc_py_raise(rc_py_state_of(self), rc);
+      Py_CLEAR(self);
+    }
+  }
+  Py_DECREF(checked); /* holds the name */
+  return (PyObject *)self;
 }
 
 static void writer_dealloc(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->base);
-  rc_py_gpu_writer_shut(self);
+  rc_py_gpu_writer_shut(&self->device);
   ringcast_writer_close(self->writer);
   rc_py_handle_free(object);
 }
 
-/* ---- In place -------------------------------------------------------------------------------- */
+/* ---- The device ------------------------------------------------------------------------------ */
 
-/* The argument `n`; without one, RINGCAST_ESTIMATE_OF(tag). */
-static bool size_argument(PyObject *n, PyObject *tag, uint64_t *out) {
-  uint64_t number = 0;
-  if (tag && !rc_py_integer("tag", tag, 0, UINT32_MAX, &number)) return false;
-  if (!n || n == Py_None) {
-    *out = RINGCAST_ESTIMATE_OF(number);
-    return true;
+static PyObject *writer_empty(PyObject *object, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"shape", "dtype", "device", NULL};
+  struct rc_py_writer *writer = (struct rc_py_writer *)object;
+  struct rc_py_state *state = rc_py_state_of(writer);
+  PyObject *shape, *dtype, *device = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O:empty", names, &shape, &dtype, &device)) {
+    return NULL;
   }
-  if (!tag) return rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, out);
-  PyErr_SetString(
-      PyExc_ValueError,
-      "reserve() takes n or tag, not both: the tag is for an estimate in the place of n");
-  return false;
+  PyObject *plan = rc_py_device_call(state, "plan_empty", "(OOO)", shape, dtype, device);
+  if (!plan) return NULL;
+  int ordinal;
+  unsigned long long bytes, stream;
+  PyObject *capsule = NULL;
+  PyObject *tensor = NULL;
+  if (PyArg_ParseTuple(plan, "iKKO", &ordinal, &bytes, &stream, &shape) &&
+      rc_py_writer_enter(writer)) {
+    if (bytes > 0)
+      capsule = rc_py_gpu_allocate(&writer->device, ordinal, bytes, (void *)(uintptr_t)stream);
+    else capsule = rc_py_ref(Py_None);
+    rc_py_writer_leave(writer);
+  }
+  if (capsule) {
+    tensor = rc_py_device_call(state, "make_empty", "(OOOi)", capsule, shape, dtype, ordinal);
+  }
+  Py_XDECREF(capsule);
+  Py_DECREF(plan); /* which holds the shape */
+  return tensor;
 }
 
-static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                PyObject *keywords) {
-  static const char *const names[] = {"n", "timeout", "tag", NULL};
+static PyObject *writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[3] = {NULL};
-  int64_t timeout_ns;
-  uint64_t bytes;
-  if (!rc_py_arguments("reserve", names, 2, 0, args, count, keywords, values)) return NULL;
-  if (!size_argument(values[0], values[2], &bytes) || !rc_py_timeout(values[1], &timeout_ns))
-    return NULL;
-  if (!rc_py_writer_begin(self)) return NULL;
-  struct rc_py_reservation call = {.writer = self, .bytes = bytes};
-  int rc = rc_py_reserve(&call, timeout_ns, RC_PY_SPAN_WAIT_ROOM);
-  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  else rc_py_spans_frame(self->base.call, rc_py_writer_position(self), call.span.bytes);
-  rc_py_watch_after(&self->base, rc);
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  if (!self->device.gpu) Py_RETURN_NONE;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_writer_info(self->device.gpu, &info);
+  Py_END_ALLOW_THREADS
   rc_py_writer_leave(self);
-  PyObject *span = rc < 0 ? NULL : rc_py_span_new(self, &call.span);
-  if (span) self->lease.estimated = bytes > PY_SSIZE_T_MAX;
-  rc_py_spans_end(&self->base.call, RC_PY_SPAN_NONE, rc == -EAGAIN);
-  return span;
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  return rc_py_gpu_info(rc_py_state_of(self), &info);
 }
 
 /* ---- Readers --------------------------------------------------------------------------------- */
@@ -129,20 +143,23 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
   int64_t timeout_ns;
   uint64_t wanted;
   if (!rc_py_amount_arguments("wait_readers", args, count, keywords, UINT32_MAX, &wanted,
-                              &timeout_ns))
+                              &timeout_ns)) {
     return NULL;
+  }
   if (!rc_py_writer_enter(self)) return NULL;
   struct attendance call = {.writer = self->writer, .count = (uint32_t)wanted};
   int rc = rc_py_wait(try_wait_readers, &call, timeout_ns);
   rc_py_writer_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : PyLong_FromLong(rc);
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  return PyLong_FromLong(rc);
 }
 
 static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_writer_enter(self)) return NULL;
   struct ringcast_peer *peers = rc_py_peers_new(self->info.readers);
-  int count = peers ? ringcast_writer_peers(self->writer, peers, self->info.readers) : 0;
+  int count = 0;
+  if (peers) count = ringcast_writer_peers(self->writer, peers, self->info.readers);
   rc_py_writer_leave(self);
   return rc_py_peers(rc_py_state_of(self), peers, count);
 }
@@ -154,23 +171,25 @@ static PyObject *writer_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   int rc = ringcast_writer_check(self->writer, &peer);
   rc_py_writer_leave(self);
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  return rc > 0 ? rc_py_peer(rc_py_state_of(self), &peer) : rc_py_ref(Py_None);
+  if (rc == 0) Py_RETURN_NONE;
+  return rc_py_peer(rc_py_state_of(self), &peer);
+}
+
+static PyObject *descriptor_of(PyObject *object, int (*get)(ringcast_writer *writer)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int fd = get(self->writer);
+  rc_py_writer_leave(self);
+  if (fd < 0) return rc_py_raise(rc_py_state_of(self), fd);
+  return PyLong_FromLong(fd);
 }
 
 static PyObject *writer_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  if (!rc_py_writer_enter(self)) return NULL;
-  int fd = ringcast_writer_fd(self->writer);
-  rc_py_writer_leave(self);
-  return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
+  return descriptor_of(object, ringcast_writer_fd);
 }
 
 static PyObject *writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  if (!rc_py_writer_enter(self)) return NULL;
-  int fd = ringcast_writer_room_fd(self->writer);
-  rc_py_writer_leave(self);
-  return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
+  return descriptor_of(object, ringcast_writer_room_fd);
 }
 
 /* ---- Estimates ------------------------------------------------------------------------------- */
@@ -204,7 +223,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
     self->writer = NULL;
     self->base.closed = true;
     self->lease.open = false;
-    rc_py_gpu_writer_shut(self);
+    rc_py_gpu_writer_shut(&self->device);
     ringcast_writer_close(writer);
   }
   rc_py_writer_leave(self);
@@ -214,19 +233,36 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_handle_check(&self->base)) return NULL;
-  ringcast_writer_cancel(
-      self->writer); /* close can't run meanwhile: the calling thread has the GIL */
+  /* close can't run meanwhile: the calling thread has the GIL. */
+  ringcast_writer_cancel(self->writer);
   Py_RETURN_NONE;
 }
 
-static PyObject *writer_status(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct rc_py_status status = RC_PY_STATUS;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_writer_enter(self)) return NULL;
-  int rc = ringcast_writer_info(self->writer, &status.info);
-  if (rc == 0) rc = ringcast_writer_stats(self->writer, &status.stats);
+  int rc = ringcast_writer_info(self->writer, &info);
   rc_py_writer_leave(self);
-  return rc_py_status(rc_py_state_of(self), &status, rc);
+  return rc_py_info(rc_py_state_of(self), &info, rc);
+}
+
+static PyObject *writer_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc = ringcast_writer_stats(self->writer, &stats);
+  rc_py_writer_leave(self);
+  return rc_py_stats(rc_py_state_of(self), &stats, rc);
+}
+
+static PyObject *writer_memory(PyObject *object, void *Py_UNUSED(closure)) {
+  return rc_py_memory(&((struct rc_py_writer *)object)->info);
+}
+
+static PyObject *writer_repr(PyObject *object) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  return rc_py_handle_repr(&self->base, &self->info);
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -240,7 +276,7 @@ static PyMethodDef writer_methods[] = {
     {"_compose", FAST(rc_py_writer_compose), METH_FASTCALL, NULL},
     {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
     {"room_fileno", writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
-    {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
+    {"reserve", FAST(rc_py_writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
     {"commit", FAST(rc_py_writer_commit), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_commit},
     {"abort", rc_py_writer_abort, METH_NOARGS, RC_DOC_Writer_abort},
     {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS,
@@ -248,10 +284,13 @@ static PyMethodDef writer_methods[] = {
     {"peers", writer_peers, METH_NOARGS, RC_DOC_Writer_peers},
     {"check", writer_check, METH_NOARGS, RC_DOC_Writer_check},
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
-    {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS,
-     RC_DOC_Writer_empty},
+    {"empty", FAST(writer_empty), METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},
-    {"_status", writer_status, METH_NOARGS, NULL},
+    {"__enter__", rc_py_handle_block, METH_NOARGS, RC_DOC_Writer___enter__},
+    {"__exit__", rc_py_handle_exit, METH_VARARGS, RC_DOC_Writer___exit__},
+    {"__reduce__", rc_py_handle_reduce, METH_NOARGS, RC_DOC_Writer___reduce__},
+    {"info", writer_info, METH_NOARGS, RC_DOC_Writer_info},
+    {"stats", writer_stats, METH_NOARGS, RC_DOC_Writer_stats},
     {"close", writer_close, METH_NOARGS, RC_DOC_Writer_close},
     {NULL, NULL, 0, NULL},
 };
@@ -262,29 +301,35 @@ static PyMemberDef writer_members[] = {
     {"name", T_STRING_INPLACE, offsetof(struct rc_py_writer, info.name), READONLY,
      RC_DOC_Writer_name},
     {"closed", T_BOOL, offsetof(struct rc_py_writer, base.closed), READONLY, RC_DOC_Writer_closed},
-    {"_memory", T_UINT, offsetof(struct rc_py_writer, info.memory), READONLY, NULL},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY,
      RC_DOC_Writer_capacity},
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_takes_cuda", T_BOOL, offsetof(struct rc_py_writer, takes_cuda), 0, NULL},
     {"_value_failed", T_BOOL, offsetof(struct rc_py_writer, base.value_failed), READONLY, NULL},
-    {"_waited", T_BOOL, offsetof(struct rc_py_writer, waited), 0, NULL},
+    {"_waits", T_ULONGLONG, offsetof(struct rc_py_writer, waits), READONLY, NULL},
     {"_sent", T_LONGLONG, offsetof(struct rc_py_writer, sent), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_writer, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef writer_properties[] = {
-    {"gpu", rc_py_writer_gpu, NULL, RC_DOC_Writer_gpu, NULL},
+    {"gpu", writer_gpu, NULL, RC_DOC_Writer_gpu, NULL},
+    {"memory", writer_memory, NULL, RC_DOC_Writer_memory, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot writer_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Writer},      {Py_tp_new, writer_new},
-    {Py_tp_dealloc, writer_dealloc},         {Py_tp_methods, writer_methods},
-    {Py_tp_members, writer_members},         {Py_tp_getset, writer_properties},
-    {Py_tp_traverse, rc_py_handle_traverse}, {Py_tp_clear, rc_py_handle_clear},
-    {Py_tp_finalize, rc_py_handle_finalize}, {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Writer},
+    {Py_tp_new, writer_new},
+    {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_methods, writer_methods},
+    {Py_tp_members, writer_members},
+    {Py_tp_getset, writer_properties},
+    {Py_tp_repr, writer_repr},
+    {Py_tp_traverse, rc_py_handle_traverse},
+    {Py_tp_clear, rc_py_handle_clear},
+    {Py_tp_finalize, rc_py_handle_finalize},
+    {0, NULL},
 };
 PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};

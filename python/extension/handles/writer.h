@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writer, for the files that implement it. */
+/*
+ * Writer.
+ *
+ *   writer.c      makes the ring, and closes it; the type
+ *   send.c        from Writer.send to the commit; reserving, for all who fill a frame
+ *   send_many.c   Writer.send_many
+ *   span.c        frames that are filled in place: Writer.reserve, compose, commit, abort; Span
+ */
 #ifndef RC_EXTENSION_WRITER_H
 #define RC_EXTENSION_WRITER_H
 
 #include "python/extension/call.h"
-#include "python/extension/codec/encode.h"
-#include "python/extension/handles/handle.h"
+#include "python/extension/handles/gpu.h"
 
 /* A reservation open to Python. A Span holds the generation at its creation: if the generation
  * differs, or `open` is false, the Span is stale. */
@@ -18,26 +24,19 @@ struct rc_py_lease {
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
 
-struct rc_py_place;
-
 struct rc_py_writer {
   struct rc_py_handle base;
   ringcast_writer *writer; /* NULL: closed */
   struct ringcast_info info;
-  int64_t fail_ns; /* how long a reader may block the writer before calls fail; 0: for ever, or the
-                      reader is evicted */
+  /* How long a reader may block the writer before calls fail; 0: for ever, or the reader is
+   * evicted. */
+  int64_t fail_ns;
   struct rc_py_lease lease;
   struct ringcast_span span;
-  bool offering;   /* the call at work is _offer() */
-  bool takes_cuda; /* False: _group/config.py asks for no tensors of a device */
-  bool waited;     /* a call has waited for room, and may have evicted a reader; Python clears it */
+  bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
+  uint64_t waits;  /* for room: each may have evicted a reader */
   int64_t sent;    /* the tag of the last frame of send() or _send_error(); -1: none */
-  ringcast_gpu_writer *gpu; /* NULL until a tensor of a device was sent; of ... */
-  int32_t gpu_device;       /* ... this one */
-  int gpu_late;             /* a failure of the last frame, discovered after the send; 0: none */
-  uint64_t gpu_pool_bytes; /* as ringcast_gpu_writer_options.pool_bytes; 0: the environment, else no
-                              pool */
-  struct rc_py_place *places; /* empty.c: memory in the pool, of living tensors */
+  struct rc_py_gpu_writer device;
 };
 
 extern PyType_Spec rc_py_writer_spec;
@@ -53,21 +52,14 @@ static inline bool rc_py_writer_enter(struct rc_py_writer *self) {
 }
 static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   rc_py_handle_leave(&self->base);
-  if (self->lease.doomed)
-    rc_py_writer_end_doomed(self); /* the last array may have gone during the call */
+  /* The last array may have gone during the call. */
+  if (self->lease.doomed) rc_py_writer_end_doomed(self);
 }
-
-/* As struct rc_py_encoding.sends_from. */
-static inline int32_t rc_py_writer_sends_from(const struct rc_py_writer *self) {
-  if (!self->takes_cuda) return RC_PY_FROM_NONE;
-  return self->gpu ? self->gpu_device : RC_PY_FROM_FIRST;
-}
-
 /* The same, with spans: of a whole send, or RC_PY_SPAN_NONE. */
 static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
-  bool is_in = rc_py_writer_enter(self);
-  if (is_in) rc_py_handle_begin(&self->base);
-  return is_in;
+  if (!rc_py_writer_enter(self)) return false;
+  rc_py_handle_begin(&self->base);
+  return true;
 }
 static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_span_kind kind,
                                     bool is_nothing) {
@@ -75,7 +67,44 @@ static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_span_k
   rc_py_spans_end(&self->base.call, kind, is_nothing);
 }
 
+/* As struct rc_py_encoding.sends_from. */
+static inline int32_t rc_py_writer_sends_from(const struct rc_py_writer *self) {
+  if (!self->takes_cuda) return RC_PY_FROM_NONE;
+  return self->device.gpu ? self->device.device : RC_PY_FROM_FIRST;
+}
+
 /* ---- send.c ---------------------------------------------------------------------------------- */
+
+/* Room in the ring, of reserve or grow. */
+struct rc_py_reservation {
+  struct rc_py_writer *writer;
+  size_t bytes;
+  struct ringcast_span span;
+};
+/* Waits for room, with the phase wait_room, and begins the phase `then`. As rc_py_wait. */
+int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns, enum rc_py_span_kind then);
+/* Where the next frame starts, as readers will see it. */
+uint64_t rc_py_writer_position(const struct rc_py_writer *self);
+/* ringcast_writer_commit as the phase publish, of the frame at the present position. */
+int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind);
+/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is
+ * up. */
+int rc_py_told_apart(const struct rc_py_writer *self, int rc);
+
+/* A value on its way. */
+struct rc_py_sending {
+  struct rc_py_writer *writer;
+  int64_t timeout_ns;
+  uint32_t tag;
+  uint32_t hash;  /* of each tensor: see rc_py_hash_argument */
+  uint64_t bytes; /* set to the frame's size, as soon as it is known */
+};
+/* Sends a value, or a measured encoding. 0, -errno, RC_PY_RAISED, or RC_PY_OF_VALUE; after an
+ * error, nothing is left open. */
+int rc_py_send_value(struct rc_py_sending *sending, PyObject *object);
+int rc_py_send_encoding(struct rc_py_sending *sending, struct rc_py_encoding *encoding);
+/* The call's result: None, or NULL: raised, also what `rc` means. */
+PyObject *rc_py_sent(const struct rc_py_sending *sending, int rc);
 
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords);
@@ -86,12 +115,6 @@ PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssiz
  * room. */
 PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
-/* Sends a value, or a measured encoding. `hash`: see rc_py_hash_argument. None; NULL: raised. */
-PyObject *rc_py_writer_send_value(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns,
-                                  uint32_t tag, uint32_t hash);
-PyObject *rc_py_writer_send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding,
-                                     int64_t timeout_ns, uint32_t tag);
-
 /* ---- send_many.c ----------------------------------------------------------------------------- */
 
 PyObject *rc_py_writer_send_many(PyObject *self, PyObject *const *args, Py_ssize_t count,
@@ -101,32 +124,14 @@ PyObject *rc_py_writer_send_many(PyObject *self, PyObject *const *args, Py_ssize
 
 extern PyType_Spec rc_py_span_spec;
 
-/* Of reserve or grow. */
-struct rc_py_reservation {
-  struct rc_py_writer *writer;
-  size_t bytes;
-  struct ringcast_span span;
-};
-/* Waits for room, with the phase wait_room, and begins the phase `then`. As rc_py_wait. */
-int rc_py_reserve(struct rc_py_reservation *call, int64_t timeout_ns, enum rc_py_span_kind then);
-/* Where the next frame starts, as readers will see it. */
-uint64_t rc_py_writer_position(const struct rc_py_writer *self);
-/* ringcast_writer_commit as the phase publish, of the frame at the present position. */
-int rc_py_writer_publish(struct rc_py_writer *self, size_t bytes, uint16_t kind);
-/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is
- * up. */
-int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 /* True if the open reservation, if any, may end now. */
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
+PyObject *rc_py_writer_reserve(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                               PyObject *keywords);
 PyObject *rc_py_writer_commit(PyObject *self, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords);
 PyObject *rc_py_writer_abort(PyObject *self, PyObject *unused);
-/* Opens the lease of a reservation that was just made. NULL: raised, and the reservation is
- * aborted. */
-PyObject *rc_py_span_new(struct rc_py_writer *writer, const struct ringcast_span *reserved);
-
-/* ---- compose.c ------------------------------------------------------------------------------- */
-
+/* _compose(value, timeout, tag): (Span, [(placeholder, offset in the Span, bytes), ...]). */
 PyObject *rc_py_writer_compose(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -19,8 +19,9 @@ static int none_or_raised(void) {
 
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out) {
   PyObject *device = PyObject_CallMethodNoArgs(tensor, state->names.get_device);
-  long ordinal = device ? PyLong_AsLong(device) : -1;
-  Py_XDECREF(device);
+  if (!device) return false;
+  long ordinal = PyLong_AsLong(device);
+  Py_DECREF(device);
   if (ordinal == -1 && PyErr_Occurred()) return false;
   *out = (int32_t)ordinal;
   return true;
@@ -70,8 +71,8 @@ static bool record(struct rc_py_state *state, const struct rc_py_source *source)
 
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor) {
   struct rc_py_source source = {.keep = tensor};
-  if (!rc_py_device_may_start(state) || !rc_py_torch_ordinal(state, tensor, &source.device))
-    return false;
+  if (!rc_py_device_may_start(state)) return false;
+  if (!rc_py_torch_ordinal(state, tensor, &source.device)) return false;
   return rc_py_torch_stream(state, source.device, &source.stream) && record(state, &source);
 }
 
@@ -80,11 +81,9 @@ int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object),
   const struct ringcast_tensor *tensor = &out->tensor;
   out->tensor.flags |= RINGCAST_ITEM_CUDA;
   if (!rc_py_torch_stream(state, out->device, &out->stream) || !record(state, out)) return -1;
-  if (!rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) {
-    if (!replace(state, PyObject_CallMethodNoArgs(out->keep, state->names.contiguous), out))
-      return -1;
-  }
-  return 1;
+  if (rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) return 1;
+  PyObject *contiguous = PyObject_CallMethodNoArgs(out->keep, state->names.contiguous);
+  return replace(state, contiguous, out) ? 1 : -1;
 }
 
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int32_t device,
@@ -100,8 +99,9 @@ PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype,
   PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device);
   void *data = NULL;
   if (!where) return NULL;
+  PyObject *modes = NULL;
   PyObject *tensor = rc_py_torch_empty(state, dtype, item, where, &data);
-  PyObject *modes = tensor ? NULL : rc_py_torch_leave_modes_after(state);
+  if (!tensor) modes = rc_py_torch_leave_modes_after(state);
   if (modes) tensor = rc_py_torch_empty(state, dtype, item, where, &data);
   rc_py_torch_enter_modes(state, modes);
   Py_DECREF(where);
@@ -126,9 +126,8 @@ static PyObject *empty_beside(struct rc_py_state *state, PyObject *arena, int dt
   const struct ringcast_item none = {.ndim = 1, .strides = {1}};
   int32_t device;
   uint64_t address;
-  return rc_py_torch_ordinal(state, arena, &device)
-             ? rc_py_torch_empty_on(state, dtype, &none, device, &address)
-             : NULL;
+  if (!rc_py_torch_ordinal(state, arena, &device)) return NULL;
+  return rc_py_torch_empty_on(state, dtype, &none, device, &address);
 }
 
 /* Not a view: views of one base share a version counter, so autograd would count a write to any
@@ -139,15 +138,16 @@ PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena,
   if (index < 0) return NULL;
   const struct ringcast_dtype *dtype = &item->dtype;
   uint64_t size = ((uint64_t)dtype->bits * dtype->lanes + 7) / 8;
+  PyObject *storage = NULL, *start = NULL, *shape = NULL, *strides = NULL, *set = NULL;
   PyObject *tensor = empty_beside(state, arena, index);
-  PyObject *storage =
-      tensor ? PyObject_CallMethodNoArgs(arena, state->names.untyped_storage) : NULL;
-  PyObject *start = storage ? PyLong_FromUnsignedLongLong(offset / size) : NULL;
-  PyObject *shape = start ? rc_py_dims(item->shape, item->ndim, 1) : NULL;
-  PyObject *strides = shape ? strides_of(item) : NULL;
-  PyObject *set = strides ? PyObject_CallMethodObjArgs(tensor, state->names.set_, storage, start,
-                                                       shape, strides, NULL)
-                          : NULL;
+  if (tensor) storage = PyObject_CallMethodNoArgs(arena, state->names.untyped_storage);
+  if (storage) start = PyLong_FromUnsignedLongLong(offset / size);
+  if (start) shape = rc_py_dims(item->shape, item->ndim, 1);
+  if (shape) strides = strides_of(item);
+  if (strides) {
+    set =
+        PyObject_CallMethodObjArgs(tensor, state->names.set_, storage, start, shape, strides, NULL);
+  }
   Py_XDECREF(tensor);
   Py_XDECREF(storage);
   Py_XDECREF(start);
@@ -168,17 +168,19 @@ static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
   const uint8_t *versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
   uint32_t major;
   memcpy(&major, versioned, sizeof major);
-  return major == 1 ? (const struct rc_py_dltensor *)(versioned + head) : NULL;
+  if (major != 1) return NULL;
+  return (const struct rc_py_dltensor *)(versioned + head);
 }
 
 /* 1, 0, -1. The capsule's destructor gives the memory back. */
 static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   const struct rc_py_dltensor *tensor = in_capsule(capsule);
   if (!tensor || tensor->device.type != RC_PY_DLPACK_CUDA) return 0;
-  if (tensor->ndim < 0 || tensor->ndim > RINGCAST_MAX_NDIM || rc_py_dtype_find(tensor->dtype) < 0)
-    return 0;
+  if (tensor->ndim < 0 || tensor->ndim > RINGCAST_MAX_NDIM) return 0;
+  if (rc_py_dtype_find(tensor->dtype) < 0) return 0;
   size_t bytes = (size_t)tensor->ndim * sizeof(int64_t);
-  if (!(out->dims = PyMem_Malloc(2 * bytes + 1))) {
+  out->dims = PyMem_Malloc(2 * bytes + 1);
+  if (!out->dims) {
     PyErr_NoMemory();
     return -1;
   }
@@ -200,8 +202,9 @@ static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
  * memory. */
 static int describe_own(PyObject *object, struct rc_py_source *out) {
   PyObject *capsule = rc_py_device_tensor_export(object, &out->stream);
-  int described = capsule ? describe_capsule(capsule, out) : -1;
-  Py_XDECREF(capsule);
+  if (!capsule) return -1;
+  int described = describe_capsule(capsule, out);
+  Py_DECREF(capsule);
   out->tensor.flags = RINGCAST_ITEM_CUDA;
   out->is_loose = false;
   if (described <= 0) rc_py_source_clear(out);
@@ -250,11 +253,10 @@ int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_p
   if (type != RC_PY_DLPACK_CUDA) return 0;
   int described = describe_exported(rc_py_device_call(state, "export", "(O)", object), out);
   const struct ringcast_tensor *tensor = &out->tensor;
-  if (described <= 0 || !tensor->strides ||
-      rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
-    return described;
+  if (described <= 0 || !tensor->strides) return described;
+  if (rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) return described;
   rc_py_source_clear(out);
-  if (!rc_py_device_may_start(state))
-    return -1; /* a captured copy has no data until the graph is replayed */
+  /* A captured copy has no data until the graph is replayed. */
+  if (!rc_py_device_may_start(state)) return -1;
   return describe_exported(rc_py_device_call(state, "export_contiguous", "(O)", object), out);
 }

@@ -3,11 +3,10 @@
  * Tensors of a CUDA device, in the extension.
  *
  *   tensors/cuda.c       describing and making, by Python calls
- *   tensors/device_memory.c  our device memory
+ *   tensors/device.c     our device memory; calls of ringcast/_device.py
  *   codec/device_put.c   entries, and copies into the pool
  *   codec/device_get.c   decoding, and copies out
- *   handles/gpu.c        the gpu part of a Writer and of a Reader
- *   handles/empty.c      tensors made in the pool
+ *   handles/gpu.h        the gpu part of a Writer and of a Reader; tensors made in the pool
  *
  * Nothing here runs before a device tensor is met. Rare cases (libraries other than torch) are left
  * to Python, in ringcast/_device.py.
@@ -17,14 +16,6 @@
 
 #include "python/extension/tensors.h"
 
-/* ---- device_helpers.c ------------------------------------------------------------------------ */
-
-/* Calls a function of ringcast/_device.py: a new reference to the result, or NULL: raised. */
-PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
-
-/* False: raised, as torch's stream captures a graph: nothing can be allocated or opened
- * meanwhile. */
-bool rc_py_device_may_start(struct rc_py_state *state);
 /* ---- cuda.c ---------------------------------------------------------------------------------- */
 
 /* Completes torch_describe's description of a tensor on a CUDA device: in C order, with a stream.
@@ -62,12 +53,18 @@ PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32
 /* torch_dtypes' index of the item; -1: raised. */
 int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item);
 
-/* ---- device_memory.c ------------------------------------------------------------------------- */
+/* ---- device.c -------------------------------------------------------------------------------- */
+
+/* Calls a function of ringcast/_device.py: a new reference to the result, or NULL: raised. */
+PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
+/* False: raised, as torch's stream captures a graph: nothing can be allocated or opened
+ * meanwhile. */
+bool rc_py_device_may_start(struct rc_py_state *state);
 
 struct rc_py_stream {
   void *handle;
-  PyObject
-      *keep; /* the owner of the stream, as CuPy's Stream; NULL: the stream is never destroyed */
+  /* The owner of the stream, as CuPy's Stream; NULL: the stream is never destroyed. */
+  PyObject *keep;
 };
 /* With the GIL. */
 static inline struct rc_py_stream rc_py_stream_take(const struct rc_py_stream *stream) {

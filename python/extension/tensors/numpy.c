@@ -31,22 +31,22 @@ static bool numpy_seen(struct rc_py_state *state) {
   return seen;
 }
 
+/* DLPack's code of a buffer's format; -1: none. */
+static int code_of(char format, bool is_complex) {
+  if (is_complex) return strchr("fd", format) ? 5 : -1;
+  if (strchr("bhilq", format)) return 0;
+  if (strchr("BHILQ", format)) return 1;
+  if (strchr("efd", format)) return 2;
+  return format == '?' ? RC_PY_BOOL_CODE : -1;
+}
+
 /* The dtype of a buffer's format, in native byte order. False: no dtype of a frame. */
 static bool format_dtype(const char *format, Py_ssize_t size, struct ringcast_dtype *out) {
   if (!format) return false;
   bool is_complex = format[0] == 'Z';
   if (is_complex) format++;
   if (format[0] == '\0' || format[1] != '\0') return false;
-  int code;
-  if (is_complex) {
-    code = strchr("fd", format[0]) ? 5 : -1;
-  } else {
-    code = strchr("bhilq", format[0])   ? 0
-           : strchr("BHILQ", format[0]) ? 1
-           : strchr("efd", format[0])   ? 2
-           : format[0] == '?'           ? 6
-                                        : -1;
-  }
+  int code = code_of(format[0], is_complex);
   if (code < 0 || size > 16) return false;
   *out = (struct ringcast_dtype){.code = (uint8_t)code, .bits = (uint8_t)(size * 8), .lanes = 1};
   return rc_py_dtype_find(*out) >= 0;
@@ -56,12 +56,14 @@ static bool format_dtype(const char *format, Py_ssize_t size, struct ringcast_dt
 static int fill_dims(struct rc_py_source *source) {
   const Py_buffer *view = &source->view;
   if (view->ndim > RINGCAST_MAX_NDIM || view->itemsize <= 0) return 0;
-  if ((uintptr_t)view->buf % (uintptr_t)(view->itemsize > 8 ? 8 : view->itemsize)) return 0;
-  int64_t *dims = source->dims = PyMem_New(int64_t, 2 * (size_t)view->ndim + 1);
+  uintptr_t alignment = view->itemsize > 8 ? 8 : (uintptr_t)view->itemsize;
+  if ((uintptr_t)view->buf % alignment != 0) return 0;
+  int64_t *dims = PyMem_New(int64_t, 2 * (size_t)view->ndim + 1);
   if (!dims) {
     PyErr_NoMemory();
     return -1;
   }
+  source->dims = dims;
   for (int i = 0; i < view->ndim; i++) {
     if (view->strides[i] % view->itemsize) return 0;
     dims[i] = view->shape[i];
@@ -108,7 +110,8 @@ static int describe(struct rc_py_state *state, PyObject *array, struct rc_py_sou
   if (!dtype) return -1;
   bool is_numbers = get_numbers(state, array, dtype, out);
   Py_DECREF(dtype);
-  int described = is_numbers ? fill_dims(out) : PyErr_Occurred() ? -1 : 0;
+  if (!is_numbers) return PyErr_Occurred() ? -1 : 0;
+  int described = fill_dims(out);
   if (described <= 0) return described;
   out->tensor = (struct ringcast_tensor){
       .data = out->view.buf,
@@ -135,12 +138,14 @@ static bool describe_elements(PyObject *array, struct rc_py_source *out) {
     view->obj = NULL;
     return false;
   }
-  size_t count = (size_t)view->ndim, bytes = count * sizeof *out->dims;
-  int64_t *dims = out->dims = PyMem_New(int64_t, 2 * count + 2);
+  size_t count = (size_t)view->ndim;
+  size_t bytes = count * sizeof *out->dims;
+  int64_t *dims = PyMem_New(int64_t, 2 * count + 2);
   if (!dims) {
     PyErr_NoMemory();
     return false;
   }
+  out->dims = dims;
   if (count > 0) { /* else there may be no shape to copy from */
     memcpy(dims, view->shape, bytes);
     memcpy(dims + count + 1, view->strides, bytes);
@@ -159,10 +164,10 @@ static bool describe_elements(PyObject *array, struct rc_py_source *out) {
 PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object,
                                      struct rc_py_source *out) {
   struct rc_py_numpy *numpy = &state->numpy;
-  if (!numpy_seen(state) || !PyObject_TypeCheck(object, (PyTypeObject *)numpy->ndarray))
-    return NULL;
-  if (!numpy->text_of && !(numpy->text_of = rc_py_import("ringcast._arrays", "text_of")))
-    return NULL;
+  if (!numpy_seen(state)) return NULL;
+  if (!PyObject_TypeCheck(object, (PyTypeObject *)numpy->ndarray)) return NULL;
+  if (!numpy->text_of) numpy->text_of = rc_py_import("ringcast._arrays", "text_of");
+  if (!numpy->text_of) return NULL;
   PyObject *text = PyObject_CallOneArg(numpy->text_of, object);
   if (text && PyUnicode_Check(text) && describe_elements(object, out)) return text;
   Py_XDECREF(text);
@@ -172,8 +177,10 @@ PyObject *rc_py_numpy_describe_bytes(struct rc_py_state *state, PyObject *object
 PyObject *rc_py_numpy_of_bytes(struct rc_py_state *state, PyObject *text, PyObject *elements,
                                bool is_record, PyObject **dtypes) {
   struct rc_py_numpy *numpy = &state->numpy;
-  if (!numpy->make && !(numpy->make = rc_py_import("ringcast._arrays", "make"))) return NULL;
-  if (!*dtypes && !(*dtypes = PyDict_New())) return NULL;
+  if (!numpy->make) numpy->make = rc_py_import("ringcast._arrays", "make");
+  if (!numpy->make) return NULL;
+  if (!*dtypes) *dtypes = PyDict_New();
+  if (!*dtypes) return NULL;
   PyObject *record = is_record ? Py_True : Py_False;
   PyObject *array =
       PyObject_CallFunctionObjArgs(numpy->make, text, elements, record, *dtypes, NULL);
@@ -230,16 +237,16 @@ static bool numpy_needed(struct rc_py_state *state) {
   bool loaded = module && numpy_load(state, module);
   Py_XDECREF(module);
   if (loaded || !PyErr_ExceptionMatches(PyExc_ImportError)) return loaded;
-  PyErr_SetString(
-      PyExc_ImportError,
-      "the frame holds NumPy arrays or numbers, and NumPy can't be imported here: install "
-      "numpy in this process's environment, or send array.array");
+  PyErr_SetString(PyExc_ImportError,
+                  "the frame holds NumPy arrays or numbers, and NumPy can't be imported here: "
+                  "install numpy in this process's environment, or send array.array");
   return false;
 }
 
 PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype) {
   int index = rc_py_dtype_find(dtype);
-  return !numpy_needed(state) || index < 0 ? NULL : state->numpy.dtypes[index];
+  if (!numpy_needed(state) || index < 0) return NULL;
+  return state->numpy.dtypes[index];
 }
 
 PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype) {
@@ -250,8 +257,7 @@ PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyOb
 static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_item *item) {
   int index = rc_py_dtype_of(item);
   if (!numpy_needed(state)) return NULL;
-  PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
-  if (dtype) return dtype;
+  if (index >= 0 && state->numpy.dtypes[index]) return state->numpy.dtypes[index];
   return rc_py_raise_text(state, EPROTO,
                           "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
                           item->dtype.code, item->dtype.bits);
@@ -260,8 +266,9 @@ static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_i
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item,
                            PyObject *memory) {
   PyObject *dtype = needed_dtype(state, item);
-  PyObject *array = dtype ? make_over(state, item, dtype, memory) : NULL;
-  if (dtype && !array) rc_py_protocol_from_current(state, "NumPy can't make its array");
+  if (!dtype) return NULL;
+  PyObject *array = make_over(state, item, dtype, memory);
+  if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;
 }
 
@@ -269,9 +276,10 @@ PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item
                            uint64_t bytes, void **out) {
   PyObject *dtype = needed_dtype(state, item);
   if (!dtype) return NULL;
-  PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_take(state, bytes, out) : NULL;
-  PyObject *array =
-      memory ? make_over(state, item, dtype, memory) : make_new(state, item, dtype, out);
+  PyObject *memory = NULL, *array;
+  if (rc_py_is_worth_recycling(bytes)) memory = rc_py_memory_take(state, bytes, out);
+  if (memory) array = make_over(state, item, dtype, memory);
+  else array = make_new(state, item, dtype, out);
   Py_XDECREF(memory);
   if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;

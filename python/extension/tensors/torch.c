@@ -7,7 +7,7 @@
  * (torch_describe.c).
  *
  * A received tensor of less than 64 KiB lies in torch's own memory, so that the tensor can be
- * resized as usual. A larger tensor lies in a block of buffer_pool.c, or in the ring.
+ * resized as usual. A larger tensor lies in a block of memory.c, or in the ring.
  *
  * Sending never imports torch: without an imported module, no tensor exists.
  */
@@ -16,9 +16,11 @@
 /* Whether torch has the dtype with elements of the expected size; a dtype stored in another way
  * goes inside a pickle. */
 static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
+  long bytes = 0;
+  PyObject *size = NULL;
   PyObject *dtype = PyObject_GetAttrString(module, known->torch);
-  PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
-  long bytes = size ? PyLong_AsLong(size) : 0;
+  if (dtype) size = PyObject_GetAttrString(dtype, "itemsize");
+  if (size) bytes = PyLong_AsLong(size);
   Py_XDECREF(size);
   PyErr_Clear();
   if (bytes > 0 && bytes != (known->dtype.bits * known->dtype.lanes + 7) / 8) Py_CLEAR(dtype);
@@ -52,9 +54,10 @@ static void take_mode_calls(struct rc_py_torch *torch, PyObject *module) {
       "_len_torch_function_stack", "_pop_torch_function_stack", "_push_on_torch_function_stack",
       "_len_torch_dispatch_stack", "_pop_torch_dispatch_stack", "_push_on_torch_dispatch_stack"};
   PyObject *c = PyObject_GetAttrString(module, "_C");
-  for (int i = 0; c && i < RC_PY_MODE_CALLS && take_attribute(c, names[i], &torch->mode_calls[i]);
-       i++)
-    continue;
+  bool ok = c;
+  for (int i = 0; ok && i < RC_PY_MODE_CALLS; i++) {
+    ok = take_attribute(c, names[i], &torch->mode_calls[i]);
+  }
   Py_XDECREF(c);
   PyErr_Clear();
 }
@@ -110,8 +113,10 @@ static bool pop_stack(PyObject *const calls[3], PyObject *key, PyObject *popped)
   for (Py_ssize_t i = 0; ok && i < count; i++) {
     PyObject *mode = PyObject_CallFunctionObjArgs(calls[1], key, NULL);
     ok = mode && PyList_Append(popped, mode) == 0;
-    if (mode && !ok)
-      Py_XDECREF(PyObject_CallOneArg(calls[2], mode)); /* for want of memory: it stays in force */
+    if (mode && !ok) { /* for want of memory: it stays in force */
+      PyObject *none = PyObject_CallOneArg(calls[2], mode);
+      Py_XDECREF(none);
+    }
     Py_XDECREF(mode);
   }
   return ok;
@@ -140,7 +145,8 @@ PyObject *rc_py_torch_leave_modes(struct rc_py_state *state) {
   PyObject *type, *error, *traceback;
   PyObject *const *calls = state->torch.mode_calls;
   PyErr_Fetch(&type, &error, &traceback);
-  PyObject *modes = rc_py_torch_seen(state) && has_modes(calls) ? Py_BuildValue("([][])") : NULL;
+  PyObject *modes = NULL;
+  if (rc_py_torch_seen(state) && has_modes(calls)) modes = Py_BuildValue("([][])");
   bool ok = modes && pop_stack(calls, NULL, PyTuple_GET_ITEM(modes, 0)) &&
             pop_stack(calls + 3, Py_None, PyTuple_GET_ITEM(modes, 1));
   if (modes && !ok) {
@@ -192,17 +198,21 @@ static bool takes_dlpack(const struct rc_py_torch *torch, int index) {
 static PyObject *empty(struct rc_py_state *state, int dtype, const struct ringcast_item *item,
                        PyObject *device) {
   struct rc_py_torch *torch = &state->torch;
-  bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
-  PyObject *shape = rc_py_dims(item->shape, item->ndim, 1), *tensor = NULL;
-  PyObject *strides = shape && !is_c_order ? rc_py_dims(item->strides, item->ndim, 1) : NULL;
-  if (shape && is_c_order) {
+  PyObject *shape = rc_py_dims(item->shape, item->ndim, 1);
+  if (!shape) return NULL;
+  PyObject *tensor = NULL;
+  if (rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
     PyObject *arguments[] = {shape, torch->dtypes[dtype], device};
     tensor = PyObject_Vectorcall(torch->empty, arguments, 1, torch->keywords);
-  } else if (strides) {
+    Py_DECREF(shape);
+    return tensor;
+  }
+  PyObject *strides = rc_py_dims(item->strides, item->ndim, 1);
+  if (strides) {
     PyObject *arguments[] = {shape, strides, torch->dtypes[dtype], device};
     tensor = PyObject_Vectorcall(torch->empty_strided, arguments, 2, torch->keywords);
   }
-  Py_XDECREF(shape);
+  Py_DECREF(shape);
   Py_XDECREF(strides);
   return tensor;
 }
@@ -234,26 +244,32 @@ static bool may_try_on(const PyObject *tensor) {
   return true;
 }
 
-/* A tensor in a block, or in memory allocated with the tensor. NULL: raised. */
+/* A tensor in a block of memory.c. NULL: no block, or raised. */
+static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item,
+                            uint64_t bytes, void **out) {
+  struct rc_py_block *block = rc_py_block_take(bytes);
+  if (!block) return NULL;
+  *out = rc_py_block_data(block);
+  return rc_py_dlpack_make(state->torch.exchange, item, *out, rc_py_block_give, block);
+}
+
+/* A tensor in memory allocated with the tensor. NULL: raised. */
 static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item *item,
-                           struct rc_py_block *block, uint64_t bytes, void **out) {
+                           uint64_t bytes, void **out) {
   enum { ALIGNMENT = 64 }; /* as torch's own allocator */
-  void *memory = block ? NULL : PyMem_RawMalloc(bytes + ALIGNMENT);
-  if (!block && !memory) return PyErr_NoMemory();
-  *out = block ? rc_py_block_data(block)
-               : (void *)(((uintptr_t)memory + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
-  return block ? rc_py_dlpack_make(state->torch.exchange, item, *out, rc_py_block_give, block)
-               : rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
+  void *memory = PyMem_RawMalloc(bytes + ALIGNMENT);
+  if (!memory) return PyErr_NoMemory();
+  *out = (void *)(((uintptr_t)memory + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1));
+  return rc_py_dlpack_make(state->torch.exchange, item, *out, PyMem_RawFree, memory);
 }
 
 static PyObject *make(struct rc_py_state *state, int index, const struct ringcast_item *item,
                       uint64_t bytes, void **out) {
   bool may_be_ours = takes_dlpack(&state->torch, index);
-  struct rc_py_block *block =
-      may_be_ours && rc_py_is_worth_recycling(bytes) ? rc_py_block_take(bytes) : NULL;
-  PyObject *tensor = block ? over_ours(state, item, block, bytes, out) : NULL;
+  bool takes_block = may_be_ours && rc_py_is_worth_recycling(bytes);
+  PyObject *tensor = takes_block ? over_block(state, item, bytes, out) : NULL;
   if (may_try_on(tensor)) tensor = rc_py_torch_empty(state, index, item, state->torch.cpu, out);
-  if (may_be_ours && may_try_on(tensor)) tensor = over_ours(state, item, NULL, bytes, out);
+  if (may_be_ours && may_try_on(tensor)) tensor = over_ours(state, item, bytes, out);
   return tensor;
 }
 
@@ -309,17 +325,24 @@ PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item
                            uint64_t bytes, void **out) {
   int index = rc_py_torch_index(state, item);
   if (index < 0) return NULL;
+  PyObject *modes = NULL;
   PyObject *tensor = make_finished(state, index, item, bytes, out);
-  PyObject *modes = tensor ? NULL : rc_py_torch_leave_modes_after(state);
+  if (!tensor) modes = rc_py_torch_leave_modes_after(state);
   if (modes) tensor = make_finished(state, index, item, bytes, out);
   rc_py_torch_enter_modes(state, modes);
   return tensor;
 }
 
+/* Whether torch can take the item's dtype by DLPack. False also if raised. */
+static bool is_exchanged(struct rc_py_state *state, const struct ringcast_item *item) {
+  if (!rc_py_torch_needed(state)) return false;
+  int index = rc_py_dtype_of(item);
+  return index >= 0 && state->torch.dtypes[index] && takes_dlpack(&state->torch, index);
+}
+
 PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item,
                            void (*give)(void *owner), void *owner) {
-  int index = rc_py_torch_needed(state) ? rc_py_dtype_of(item) : -1;
-  if (index < 0 || !state->torch.dtypes[index] || !takes_dlpack(&state->torch, index)) {
+  if (!is_exchanged(state, item)) {
     give(owner);
     return NULL;
   }
@@ -334,7 +357,8 @@ PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item
 /* The capsule's tensor, if of the item's dtype: DLPack's codes differ in some versions of torch. */
 static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObject *wanted) {
   PyObject *tensor = PyObject_CallOneArg(state->torch.from_dlpack, capsule);
-  PyObject *dtype = tensor ? PyObject_GetAttr(tensor, state->names.dtype) : NULL;
+  if (!tensor) return NULL;
+  PyObject *dtype = PyObject_GetAttr(tensor, state->names.dtype);
   if (dtype && dtype != wanted) PyErr_SetString(PyExc_TypeError, "another dtype");
   if (!dtype || dtype != wanted) Py_CLEAR(tensor);
   Py_XDECREF(dtype);
@@ -343,9 +367,8 @@ static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObje
 
 PyObject *rc_py_torch_from(struct rc_py_state *state, const struct ringcast_item *item,
                            PyObject *capsule) {
-  int index = rc_py_torch_needed(state) ? rc_py_dtype_of(item) : -1;
-  if (index < 0 || !state->torch.dtypes[index] || !takes_dlpack(&state->torch, index)) return NULL;
-  PyObject *tensor = taken_over(state, capsule, state->torch.dtypes[index]);
+  if (!is_exchanged(state, item)) return NULL;
+  PyObject *tensor = taken_over(state, capsule, state->torch.dtypes[rc_py_dtype_of(item)]);
   if (may_try_on(tensor) || !tensor) return NULL;
   tensor = rc_py_torch_finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");

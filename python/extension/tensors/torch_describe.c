@@ -14,10 +14,11 @@ static int method_is_true(PyObject *object, PyObject *name) {
 
 static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where where,
                         void *context) {
+  PyObject *device = NULL, *place = NULL, *error = NULL;
   PyObject *elsewhere = rc_py_import("ringcast._pickling", "elsewhere");
-  PyObject *device = elsewhere ? PyObject_GetAttr(tensor, state->names.device) : NULL;
-  PyObject *place = device ? where(context) : NULL;
-  PyObject *error = place ? PyObject_CallFunctionObjArgs(elsewhere, place, device, NULL) : NULL;
+  if (elsewhere) device = PyObject_GetAttr(tensor, state->names.device);
+  if (device) place = where(context);
+  if (place) error = PyObject_CallFunctionObjArgs(elsewhere, place, device, NULL);
   if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
   Py_XDECREF(elsewhere);
   Py_XDECREF(device);
@@ -44,14 +45,16 @@ static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
   Py_DECREF(layout);
   if (layout != state->torch.strided) return -1;
   int nested = attribute_is_true(tensor, state->names.is_nested);
-  if (nested) return nested < 0 ? -2 : -1;
+  if (nested < 0) return -2;
+  if (nested > 0) return -1;
   return dtype_index(state, tensor);
 }
 
 /* Whether the memory holds the negative or the conjugate of the values. 1, 0, -1 (raised). */
 static int is_lazy(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
   int negated = method_is_true(tensor, state->names.is_neg);
-  return negated == 0 && is_complex ? method_is_true(tensor, state->names.is_conj) : negated;
+  if (negated != 0 || !is_complex) return negated;
+  return method_is_true(tensor, state->names.is_conj);
 }
 
 /* Raises torch's complaint about making a tensor plain. Always NULL. */
@@ -61,10 +64,10 @@ static PyObject *raise_not_plain(rc_py_where where, void *context) {
   PyErr_Fetch(&type, &error, &traceback);
   PyObject *place = where(context);
   if (place) {
-    PyErr_Format(
-        PyExc_RuntimeError,
-        "%U has to be resolved or viewed as bytes to be sent, and torch can't do that here: %S",
-        place, error ? error : type);
+    PyErr_Format(PyExc_RuntimeError,
+                 "%U has to be resolved or viewed as bytes to be sent, and torch can't do that "
+                 "here: %S",
+                 place, error ? error : type);
   }
   Py_XDECREF(place);
   Py_XDECREF(type);
@@ -86,11 +89,13 @@ static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int ind
                                       state->torch.dtypes[rc_py_dtype_find(as)]);
   } else {
     int lazy = is_lazy(state, tensor, dtype.code == 5);
-    if (lazy <= 0) return lazy < 0 ? NULL : rc_py_ref(tensor);
+    if (lazy < 0) return NULL;
+    if (lazy == 0) return rc_py_ref(tensor);
     if (is_on_device && !rc_py_cuda_before_copy(state, tensor)) return NULL;
     PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
-    plain = half ? PyObject_CallMethodNoArgs(half, state->names.resolve_neg) : NULL;
-    Py_XDECREF(half);
+    if (!half) return raise_not_plain(where, context);
+    plain = PyObject_CallMethodNoArgs(half, state->names.resolve_neg);
+    Py_DECREF(half);
   }
   if (plain && (PyObject *)Py_TYPE(plain) == state->torch.tensor) return plain;
   if (plain) PyErr_Format(PyExc_TypeError, "it gives a %.100s", Py_TYPE(plain)->tp_name);
@@ -108,11 +113,11 @@ static int describe_flags(struct rc_py_state *state, PyObject *object, int index
                           struct rc_py_source *out) {
   int requires_grad = attribute_is_true(object, state->names.requires_grad);
   if (requires_grad < 0) return -1;
+  bool is_parameter = (PyObject *)Py_TYPE(object) == state->torch.parameter;
   out->tensor.dtype = rc_py_dtypes[index].dtype;
-  out->tensor.flags =
-      RINGCAST_ITEM_TORCH | rc_py_dtypes[index].flags |
-      (requires_grad ? RINGCAST_ITEM_REQUIRES_GRAD : 0) |
-      ((PyObject *)Py_TYPE(object) == state->torch.parameter ? RINGCAST_ITEM_PARAMETER : 0);
+  out->tensor.flags = RINGCAST_ITEM_TORCH | rc_py_dtypes[index].flags;
+  if (requires_grad) out->tensor.flags |= RINGCAST_ITEM_REQUIRES_GRAD;
+  if (is_parameter) out->tensor.flags |= RINGCAST_ITEM_PARAMETER;
   return 1;
 }
 
@@ -131,27 +136,30 @@ static int raise_replaced(rc_py_where where, void *context) {
   if (place) {
     PyErr_Format(PyExc_RuntimeError,
                  "%U got other memory while it was measured (tensor.data = ..., set_, resize_): a "
-                 "tensor that is sent "
-                 "may not change before the call returns, nor may its memory be freed "
-                 "(untyped_storage().resize_(0))",
+                 "tensor that is sent may not change before the call returns, nor may its memory "
+                 "be freed (untyped_storage().resize_(0))",
                  place);
   }
   Py_XDECREF(place);
   return -1;
 }
 
+static const uint8_t *data_of(const struct rc_py_dltensor *tensor) {
+  return (const uint8_t *)tensor->data + tensor->byte_offset;
+}
+
 /* The exchange API's description of a tensor, with the storage held. 1; 0: refused; -1: raised. */
 static int describe_held(struct rc_py_state *state, PyObject *object, rc_py_where where,
                          void *context, struct rc_py_source *out, struct rc_py_dltensor *tensor) {
   int described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
-  const uint8_t *before =
-      described > 0 ? (const uint8_t *)tensor->data + tensor->byte_offset : NULL;
-  if (described > 0) described = hold_storage(state, object, out);
+  if (described <= 0) return described;
+  const uint8_t *before = data_of(tensor);
+  described = hold_storage(state, object, out);
+  if (described <= 0) return described;
   /* Again: if torch ran Python code for the storage (a mode), the tensor may have a new storage. */
-  if (described > 0) described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
-  if (described <= 0 || before == (const uint8_t *)tensor->data + tensor->byte_offset)
-    return described;
-  return raise_replaced(where, context);
+  described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
+  if (described <= 0) return described;
+  return before == data_of(tensor) ? 1 : raise_replaced(where, context);
 }
 
 /* As describe_held; the memory is plain: the API refuses all else. The dtype is DLPack's. */
@@ -162,9 +170,8 @@ static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_wh
   if (described <= 0) return described;
   out->is_on_device = tensor.device.type == RC_PY_DLPACK_CUDA;
   out->device = tensor.device.id;
-  if ((tensor.device.type != RC_PY_DLPACK_CPU && !out->is_on_device) ||
-      tensor.ndim > RINGCAST_MAX_NDIM)
-    return 0;
+  if (tensor.device.type != RC_PY_DLPACK_CPU && !out->is_on_device) return 0;
+  if (tensor.ndim > RINGCAST_MAX_NDIM) return 0;
   size_t bytes = (size_t)tensor.ndim * sizeof(int64_t);
   int64_t *dims = PyMem_Malloc(2 * bytes + 1);
   if (!dims) {
@@ -178,7 +185,7 @@ static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_wh
   }
   out->dims = dims;
   out->keep = rc_py_ref(object);
-  out->tensor = (struct ringcast_tensor){.data = (const uint8_t *)tensor.data + tensor.byte_offset,
+  out->tensor = (struct ringcast_tensor){.data = data_of(&tensor),
                                          .dtype = tensor.dtype,
                                          .ndim = tensor.ndim,
                                          .shape = dims,
@@ -201,14 +208,16 @@ static int describe_as_it_is(struct rc_py_state *state, PyObject *object, rc_py_
   int index = exchanged_dtype(state, object, out->tensor.dtype);
   if (index < 0) return index + 1;
   int lazy = is_lazy(state, object, out->tensor.dtype.code == 5);
-  if (lazy) return lazy < 0 ? -1 : 0;
+  if (lazy < 0) return -1;
+  if (lazy > 0) return 0;
   return describe_flags(state, object, index, out);
 }
 
 static int describe_made_plain(struct rc_py_state *state, PyObject *object, bool takes_cuda,
                                rc_py_where where, void *context, struct rc_py_source *out) {
+  int is_cuda = 0;
   int is_cpu = attribute_is_true(object, state->names.is_cpu);
-  int is_cuda = is_cpu == 0 && takes_cuda ? attribute_is_true(object, state->names.is_cuda) : 0;
+  if (is_cpu == 0 && takes_cuda) is_cuda = attribute_is_true(object, state->names.is_cuda);
   if (is_cpu < 0 || is_cuda < 0) return -1;
   if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
   int index = dense_dtype(state, object);
@@ -217,9 +226,11 @@ static int describe_made_plain(struct rc_py_state *state, PyObject *object, bool
   PyObject *plain = make_plain(state, object, index, is_cuda, where, context);
   rc_py_torch_enter_modes(state, modes);
   if (!plain) return -1;
-  int described = plain == object ? 0 : describe_memory(state, plain, where, context, out);
+  int described = 0;
+  if (plain != object) described = describe_memory(state, plain, where, context, out);
   Py_DECREF(plain);
-  return described > 0 ? describe_flags(state, object, index, out) : described;
+  if (described <= 0) return described;
+  return describe_flags(state, object, index, out);
 }
 
 /* Makes a described device tensor ready for sending from the device. */
@@ -227,8 +238,8 @@ static int completed(struct rc_py_state *state, PyObject *object, int described,
                      struct rc_py_source *out) {
   if (described <= 0 || !out->is_on_device) return described;
   bool is_copied = !rc_py_is_c_order(out->tensor.ndim, out->tensor.shape, out->tensor.strides);
-  bool may = !is_copied || rc_py_device_may_start(
-                               state); /* a captured copy has no data until the graph is replayed */
+  /* A captured copy has no data until the graph is replayed. */
+  bool may = !is_copied || rc_py_device_may_start(state);
   if (may && rc_py_cuda_complete(state, object, out) > 0) return described;
   rc_py_source_clear(out);
   return -1;

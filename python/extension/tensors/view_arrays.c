@@ -10,7 +10,7 @@
  * A retained frame (ringcast_reader_retain) needs no Reader: the hold is then of the frame alone,
  * which ends with its arrays.
  */
-#include "python/extension/tensors/view_arrays.h"
+#include "python/extension/tensors.h"
 
 #include <stdatomic.h>
 

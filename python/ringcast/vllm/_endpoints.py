@@ -170,6 +170,7 @@ class Sender(WriterEnd):
         self._complete = False  # all readers are attached
         self._announced = False  # the readers know that all are attached
         self._told = False  # of a death
+        self._waits = 0  # of the Writer for room, as far as they are known
         super().__init__(writer, goes_on=False)
         if sends_calls:
             _add(self)
@@ -195,8 +196,8 @@ class Sender(WriterEnd):
         except ringcast.FrameTooLarge as error:
             raise name_setting(error, "in the writer's process", "queue", capacity=False) from None
         finally:
-            if self.ring._waited:  # the room may be that of a dead reader, which the Writer has evicted
-                self.ring._waited = False
+            if self.ring._waits != self._waits:  # the room may be of a dead reader, which the Writer has evicted
+                self._waits = self.ring._waits
                 self._alarm = True
             if self._alarm:
                 self._catch_up()

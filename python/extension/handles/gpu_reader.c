@@ -8,6 +8,8 @@
  */
 #include "python/extension/handles/gpu.h"
 
+#include "python/extension/errors.h"
+
 /* The number of devices if `map` names none of them; else -1. */
 static int count_without(const struct rc_py_map *map) {
   struct ringcast_gpu_driver status = {.size = sizeof status};
@@ -15,40 +17,34 @@ static int count_without(const struct rc_py_map *map) {
   Py_BEGIN_ALLOW_THREADS
   ringcast_gpu_status(&status);
   Py_END_ALLOW_THREADS
-  if (!status.ready) return -1;
-  return map->device < status.devices ? -1 : status.devices;
+  if (!status.ready || map->device < status.devices) return -1;
+  return status.devices;
 }
 
 #define NO_SUCH_DEVICE "map_location is 'cuda:%d': this process sees %d device%s"
 
 bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *map) {
-  int count = state->device_is_ready ? count_without(map) : -1;
+  if (!state->device_is_ready) return true;
+  int count = count_without(map);
   if (count < 0) return true;
   PyErr_Format(PyExc_ValueError, NO_SUCH_DEVICE, (int)map->device, count, count == 1 ? "" : "s");
   return false;
 }
 
-static bool map_exists(struct rc_py_reader *self) {
+static bool map_exists(struct rc_py_gpu_side *self) {
   int count = count_without(&self->holder.map);
   if (count < 0) return true;
-  rc_py_raise_text(rc_py_state_of(self), EINVAL, NO_SUCH_DEVICE, (int)self->holder.map.device,
-                   count, count == 1 ? "" : "s");
+  rc_py_raise_text(self->state, EINVAL, NO_SUCH_DEVICE, (int)self->holder.map.device, count,
+                   count == 1 ? "" : "s");
   return false;
-}
-
-bool rc_py_has_device(const struct ringcast_frame *frame) {
-  struct ringcast_frame_header header;
-  if (frame->kind != RINGCAST_KIND_TENSORS || frame->bytes < sizeof header) return false;
-  memcpy(&header, frame->data, sizeof header);
-  return header.magic == RINGCAST_FRAME_MAGIC && header.version >= 3;
 }
 
 /* The device for tensors that were on a device: torch's current one if torch has used CUDA in the
  * process, else the first. */
-static bool choose_device(struct rc_py_reader *self, int32_t *out) {
+static bool choose_device(struct rc_py_gpu_side *self, int32_t *out) {
   *out = self->holder.map.device;
   if (*out >= 0) return true;
-  PyObject *device = rc_py_device_call(rc_py_state_of(self), "current_device", "()");
+  PyObject *device = rc_py_device_call(self->state, "current_device", "()");
   long ordinal = device ? PyLong_AsLong(device) : -1;
   Py_XDECREF(device);
   if (ordinal < 0) return false;
@@ -56,7 +52,7 @@ static bool choose_device(struct rc_py_reader *self, int32_t *out) {
   return true;
 }
 
-static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) {
+static int open_reader(struct rc_py_gpu_side *self, struct rc_py_gpu_reader *gpu) {
   const struct ringcast_gpu_reader_options options = {.size = sizeof options,
                                                       .device = gpu->device};
   int rc;
@@ -66,7 +62,7 @@ static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) 
   return rc;
 }
 
-static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
+static struct rc_py_gpu_reader *new_reader(struct rc_py_gpu_side *self) {
   struct rc_py_gpu_reader *gpu = PyMem_Calloc(1, sizeof *gpu);
   if (!gpu) {
     PyErr_NoMemory();
@@ -77,30 +73,33 @@ static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
   return gpu;
 }
 
-static struct rc_py_gpu_reader *open_of(struct rc_py_reader *self) {
+/* The gpu part, opened; without a usable device `reader` is NULL. NULL: raised. */
+static struct rc_py_gpu_reader *open_of(struct rc_py_gpu_side *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
-  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV))
-    return gpu; /* any other failure may have passed */
-  if (!gpu && !(gpu = new_reader(self))) return NULL;
+  /* Any other failure may have passed. */
+  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu;
+  if (!gpu) gpu = new_reader(self);
+  if (!gpu) return NULL;
   Py_CLEAR(gpu->why);
   gpu->rc = open_reader(self, gpu);
-  rc_py_state_of(self)->device_is_ready |= gpu->rc == 0;
+  self->state->device_is_ready |= gpu->rc == 0;
   if (gpu->rc < 0) {
     const char *why = ringcast_last_error();
     gpu->why = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
     if (!gpu->why) PyErr_Clear();
   }
-  return self->gpu = gpu;
+  self->gpu = gpu;
+  return gpu;
 }
 
-int rc_py_gpu_prepare(struct rc_py_reader *self) {
+int rc_py_gpu_prepare(struct rc_py_gpu_side *self) {
   struct rc_py_gpu_reader *gpu = open_of(self);
   int rc;
   if (!gpu) return RC_PY_RAISED;
   if (!gpu->reader) {
     if (map_exists(self)) {
-      rc_py_raise_text(rc_py_state_of(self), -gpu->rc, "this process can't use a CUDA device (%V)",
-                       gpu->why, "no reason was given");
+      rc_py_raise_text(self->state, -gpu->rc, "this process can't use a CUDA device (%V)", gpu->why,
+                       "no reason was given");
     }
     return RC_PY_RAISED;
   }
@@ -119,7 +118,7 @@ static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu,
   return NULL;
 }
 
-static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast_frame *frame,
+static struct rc_py_take *begin(struct rc_py_gpu_side *self, const struct ringcast_frame *frame,
                                 const struct rc_py_stream *stream) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   struct rc_py_take *take = find_take(gpu, frame);
@@ -137,11 +136,12 @@ static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast
   Py_END_ALLOW_THREADS
   if (rc < 0) {
     gpu->skips = rc == -ECONNABORTED;
-    rc_py_raise(rc_py_state_of(self), rc);
+    rc_py_raise(self->state, rc);
     return NULL;
   }
   struct ringcast_gpu_info info = {.size = sizeof info};
-  gpu->pool_bytes = ringcast_gpu_reader_info(gpu->reader, &info) == 0 ? info.pool_bytes : 0;
+  gpu->pool_bytes = 0;
+  if (ringcast_gpu_reader_info(gpu->reader, &info) == 0) gpu->pool_bytes = info.pool_bytes;
   take->stream = rc_py_stream_take(stream);
   gpu->take_count++;
   return take;
@@ -149,20 +149,20 @@ static struct rc_py_take *begin(struct rc_py_reader *self, const struct ringcast
 
 /* ---- What decoding asks for ------------------------------------------------------------------ */
 
-static struct rc_py_reader *reader_of(struct rc_py_holder *holder) {
-  return (struct rc_py_reader *)((char *)holder - offsetof(struct rc_py_reader, holder));
+static struct rc_py_gpu_side *side_of(struct rc_py_holder *holder) {
+  return (struct rc_py_gpu_side *)((char *)holder - offsetof(struct rc_py_gpu_side, holder));
 }
 
 /* The process has no device. 0: the CPU will do; -1: raised. The writer sends a frame with tensors
  * in the pool only to Readers that have opened the pool. The exceptions are frames of the time
  * before the attach, which are not for the Reader: the first, which may have been under way, or all
  * from the newest of a tag on. */
-static int do_without(struct rc_py_reader *self, bool in_pool) {
-  struct rc_py_state *state = rc_py_state_of(self);
-  struct ringcast_stats stats = {.size = sizeof stats};
+static int do_without(struct rc_py_gpu_side *self, bool in_pool) {
+  struct rc_py_state *state = self->state;
   if (in_pool) {
-    self->gpu->skips = self->starts_latest ||
-                       (ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0);
+    struct ringcast_stats stats = {.size = sizeof stats};
+    bool is_first = ringcast_reader_stats(self->reader, &stats) == 0 && stats.frames == 0;
+    self->gpu->skips = self->starts_latest || is_first;
     rc_py_raise_text(state, ENODEV, RC_PY_ELSEWHERE "which this Reader has not opened");
     return -1;
   }
@@ -176,9 +176,9 @@ static int do_without(struct rc_py_reader *self, bool in_pool) {
 }
 
 static int holder_open(struct rc_py_holder *holder, bool in_pool, struct rc_py_arrival *out) {
-  struct rc_py_gpu_reader *gpu = open_of(reader_of(holder));
+  struct rc_py_gpu_reader *gpu = open_of(side_of(holder));
   if (!gpu) return -1;
-  if (!gpu->reader) return do_without(reader_of(holder), in_pool);
+  if (!gpu->reader) return do_without(side_of(holder), in_pool);
   out->reader = gpu->reader;
   out->device = gpu->device;
   return 1;
@@ -186,7 +186,7 @@ static int holder_open(struct rc_py_holder *holder, bool in_pool, struct rc_py_a
 
 static bool holder_begin(struct rc_py_holder *holder, const struct ringcast_frame *frame,
                          const struct rc_py_stream *stream, struct rc_py_arrival *out) {
-  struct rc_py_reader *self = reader_of(holder);
+  struct rc_py_gpu_side *self = side_of(holder);
   struct rc_py_take *take = begin(self, frame, stream);
   if (!take) return false;
   out->take = &take->take;
@@ -196,16 +196,18 @@ static bool holder_begin(struct rc_py_holder *holder, const struct ringcast_fram
 }
 
 static void holder_interrupt(struct rc_py_holder *holder) {
-  reader_of(holder)->gpu->is_interrupted = true;
+  side_of(holder)->gpu->is_interrupted = true;
 }
 
-void rc_py_gpu_holder_init(struct rc_py_holder *holder, struct rc_py_map map) {
+void rc_py_gpu_side_init(struct rc_py_gpu_side *side, struct rc_py_state *state,
+                         struct rc_py_map map) {
   static const struct rc_py_holder_calls calls = {holder_open, holder_begin, holder_interrupt};
-  holder->map = map;
-  holder->calls = &calls;
+  side->state = state;
+  side->holder.map = map;
+  side->holder.calls = &calls;
 }
 
-bool rc_py_gpu_skips(struct rc_py_reader *self) {
+bool rc_py_gpu_skips(struct rc_py_gpu_side *self) {
   if (!self->gpu || !self->gpu->skips) return false;
   self->gpu->skips = false;
   if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception)) return false;
@@ -216,27 +218,29 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
 /* Only the call that has the Reader's turn looks at the takes. */
 static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
   int rc = ringcast_gpu_end(gpu->reader, &take->take);
-  gpu->owed_count -= take->is_owed;
+  if (take->is_owed) gpu->owed_count--;
   take->is_owed = rc == -EBUSY; /* the stream captures a graph: still open */
-  gpu->owed_count += take->is_owed;
-  if (take->is_owed) return rc;
+  if (take->is_owed) {
+    gpu->owed_count++;
+    return rc;
+  }
   rc_py_stream_drop(&take->stream);
   *take = gpu->takes[--gpu->take_count];
   return rc;
 }
 
-void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
-  for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
-    if (gpu->takes[i].is_owed)
-      end_take(gpu, &gpu->takes[i]); /* a failure is reported by the next call */
+/* A failure is reported by the next call. */
+static void end_owed(struct rc_py_gpu_reader *gpu) {
+  for (uint32_t i = gpu->take_count; i-- > 0;) {
+    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]);
   }
 }
 
-void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
+void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, bool has_gil) {
   if (gpu->owed_count == 0) return;
-  Py_BEGIN_ALLOW_THREADS
-  rc_py_gpu_end_owed(gpu);
-  Py_END_ALLOW_THREADS
+  PyThreadState *thread = has_gil ? PyEval_SaveThread() : NULL;
+  end_owed(gpu);
+  if (thread) PyEval_RestoreThread(thread);
 }
 
 static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
@@ -249,16 +253,17 @@ static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) 
   return rc < 0 && rc != -EBUSY ? rc : lost;
 }
 
-int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  if (!self->gpu || !self->gpu->reader) return ringcast_reader_release(self->reader, frame);
-  struct rc_py_take *take = find_take(self->gpu, frame);
-  return take ? release_begun(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
+int rc_py_gpu_release(struct rc_py_gpu_side *self, const struct ringcast_frame *frame) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  if (!gpu->reader) return ringcast_reader_release(self->reader, frame);
+  struct rc_py_take *take = find_take(gpu, frame);
+  return take ? release_begun(gpu, take) : ringcast_gpu_release(gpu->reader, frame);
 }
 
-int rc_py_gpu_check(struct rc_py_reader *self) {
+int rc_py_gpu_check(struct rc_py_gpu_side *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
-  if (!gpu || !gpu->reader) return 0;
-  rc_py_gpu_end_owed_now(gpu);
+  if (!gpu->reader) return 0;
+  rc_py_gpu_end_owed(gpu, true);
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;
@@ -285,7 +290,7 @@ static struct rc_py_device_memory *hold_stream(const struct rc_py_gpu_reader *gp
   return NULL;
 }
 
-void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
+void rc_py_gpu_reader_shut(struct rc_py_gpu_side *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   struct rc_py_device_memory *held[RC_PY_MOST_LEASES + 1];
   if (!gpu || !gpu->reader) return;
@@ -294,4 +299,45 @@ void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
   gpu->reader = NULL;
   while (gpu->take_count > 0) rc_py_device_memory_drop(held[--gpu->take_count]);
   gpu->owed_count = 0;
+}
+
+void rc_py_gpu_side_clear(struct rc_py_gpu_side *side) {
+  if (side->gpu) Py_XDECREF(side->gpu->why);
+  PyMem_Free(side->gpu);
+  side->gpu = NULL;
+}
+
+/* ---- Status ---------------------------------------------------------------------------------- */
+
+PyObject *rc_py_gpu_info(struct rc_py_state *state, const struct ringcast_gpu_info *info) {
+  static const char *const ways[] = {"unknown", "pool",    "no_pool", "no_reader",
+                                     "waiting", "refused", "lost"};
+  const char *way = info->way < sizeof ways / sizeof *ways ? ways[info->way] : ways[0];
+  PyObject *why =
+      PyUnicode_DecodeUTF8(info->why, (Py_ssize_t)strnlen(info->why, sizeof info->why), "replace");
+  if (!why) return NULL;
+  return PyObject_CallFunction(
+      state->gpu_info, "sNiKIIIiKKKKKKKKN", way, why, (int)info->device,
+      (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch,
+      (unsigned)info->reader, (int)info->reader_pid, (unsigned long long)info->pool_frames,
+      (unsigned long long)info->pool_bytes_sent, (unsigned long long)info->inline_frames,
+      (unsigned long long)info->full, (unsigned long long)info->opens,
+      (unsigned long long)info->syncs, (unsigned long long)info->slots_used,
+      (unsigned long long)info->bytes_used, PyBool_FromLong(info->registered != 0));
+}
+
+PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_state *state = PyModule_GetState(module);
+  struct ringcast_gpu_driver status = {.size = sizeof status};
+  int rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_status(&status);
+  Py_END_ALLOW_THREADS
+  if (rc < 0) return rc_py_raise(state, rc);
+  state->device_is_ready |= status.ready;
+  PyObject *why = PyUnicode_DecodeUTF8(
+      status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
+  if (!why) return NULL;
+  return PyObject_CallFunction(state->gpu_state, "NNiii", PyBool_FromLong(status.ready), why,
+                               (int)status.version, (int)status.devices, (int)status.result);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory of ringcast's own, and DeviceTensor, the Python object over such memory.
+ * Device memory of ringcast's own, and DeviceTensor, the Python object over such memory; and calls
+ * of ringcast/_device.py, which handles rare requests to torch, CuPy and JAX.
  *
  * A tensor of torch or CuPy over the memory may die in any thread, with the GIL or without. So the
  * memory is counted by an atomic and is not a Python object, as in view_arrays.c.
@@ -21,8 +22,40 @@
 
 #include "python/docstrings.h"
 
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <structmember.h>
+
+/* ---- Calls of ringcast/_device.py ------------------------------------------------------------ */
+
+PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...) {
+  if (!state->device_helpers) state->device_helpers = PyImport_ImportModule("ringcast._device");
+  if (!state->device_helpers) return NULL;
+  PyObject *function = PyObject_GetAttrString(state->device_helpers, name);
+  if (!function) return NULL;
+  PyObject *result = NULL;
+  va_list arguments;
+  va_start(arguments, format);
+  PyObject *tuple = Py_VaBuildValue(format, arguments);
+  va_end(arguments);
+  if (tuple) result = PyObject_CallObject(function, tuple);
+  Py_DECREF(function);
+  Py_XDECREF(tuple);
+  return result;
+}
+
+bool rc_py_device_may_start(struct rc_py_state *state) {
+  PyObject *captures = rc_py_device_call(state, "captures", "()");
+  bool may = captures && captures != Py_True;
+  Py_XDECREF(captures);
+  if (may || PyErr_Occurred()) return may;
+  rc_py_raise_text(state, EBUSY,
+                   "the stream captures a CUDA graph, which can't hold a message: send and receive "
+                   "outside of the capture");
+  return false;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* A further stream that uses the bytes. The legacy stream also covers the per-thread streams, for
  * which it waits. */
@@ -116,10 +149,10 @@ static void end_idle(void *context) {
 static int try_to_end(void *context) {
   struct rc_py_device_memory *memory = context;
   if (!follow_users(memory)) return 0;
-  int rc = memory->has_strangers ? ringcast_gpu_run_when_idle(memory->device, end_idle, memory)
-                                 : -ENODEV;
-  if (rc < 0 && rc != -ENOMEM) return give_back(memory);
-  return rc == 0;
+  if (!memory->has_strangers) return give_back(memory);
+  int rc = ringcast_gpu_run_when_idle(memory->device, end_idle, memory);
+  if (rc == -ENOMEM) return 0;
+  return rc < 0 ? give_back(memory) : 1;
 }
 
 #if PY_VERSION_HEX < 0x030d0000
@@ -131,7 +164,8 @@ static int try_to_end(void *context) {
  * ends, the answer is always true. */
 static PyThreadState *give_up_gil(void) {
   PyThreadState *own = PyGILState_GetThisThreadState();
-  return own && own == PyThreadState_GetUnchecked() ? PyEval_SaveThread() : NULL;
+  if (!own || own != PyThreadState_GetUnchecked()) return NULL;
+  return PyEval_SaveThread();
 }
 
 /* The last drop (acquire) pairs with all earlier drops (release): the earlier holders' work is
@@ -253,9 +287,9 @@ PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_i
   self->item = *item;
   self->item.key = NULL;
   self->item.data = NULL;
-  if ((self->shape = rc_py_dims(item->shape, item->ndim, 1))) return (PyObject *)self;
-  Py_DECREF(self);
-  return NULL;
+  self->shape = rc_py_dims(item->shape, item->ndim, 1);
+  if (!self->shape) Py_CLEAR(self);
+  return (PyObject *)self;
 }
 
 static void tensor_dealloc(PyObject *object) {
@@ -267,18 +301,17 @@ static void tensor_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-enum {
-  LEGACY = 1,
-  PER_THREAD = 2,
-  UNSAID = -1
-}; /* DLPack's stream numbers; None: the legacy default stream */
+/* DLPack's stream numbers; None: the legacy default stream. */
+enum { LEGACY = 1, PER_THREAD = 2, UNSAID = -1 };
 
 /* `wanted` waits for the bytes; if `wanted` captures a graph, or is a different stream in each
  * thread, the host does. */
 static int follow_bytes(const struct rc_py_device_memory *memory, void *wanted, bool can) {
   void *own = memory->stream.handle;
-  int rc = can ? ringcast_gpu_stream_follow(memory->device, wanted, own) : -EBUSY;
-  return rc == -EBUSY ? ringcast_gpu_stream_wait(memory->device, own) : rc;
+  int rc = -EBUSY;
+  if (can) rc = ringcast_gpu_stream_follow(memory->device, wanted, own);
+  if (rc != -EBUSY) return rc;
+  return ringcast_gpu_stream_wait(memory->device, own);
 }
 
 /* Makes a consumer on another stream see the bytes, and keeps the bytes until the consumer's stream
@@ -310,9 +343,11 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
 static int wants_version(PyObject *version) {
   if (!version || version == Py_None) return 0;
   PyObject *major = PySequence_GetItem(version, 0);
-  long number = major ? PyLong_AsLong(major) : -1;
-  Py_XDECREF(major);
-  return number == -1 && PyErr_Occurred() ? -1 : number >= 1;
+  if (!major) return -1;
+  long number = PyLong_AsLong(major);
+  Py_DECREF(major);
+  if (number == -1 && PyErr_Occurred()) return -1;
+  return number >= 1;
 }
 
 static bool may_copy(PyObject *copy, PyObject *device, const struct device_tensor *self) {
@@ -374,9 +409,10 @@ static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   struct device_tensor *self = (struct device_tensor *)object;
   int index = rc_py_dtype_of(&self->item);
   const char *name = index < 0 ? NULL : rc_py_dtypes[index].numpy;
-  if (!name)
+  if (!name) {
     return PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ has no name for %s",
                         dtype_name(self));
+  }
   const struct ringcast_dtype *dtype = &self->item.dtype;
   const char *order = dtype->bits == 8 ? "|" : "<";
   PyObject *type = PyUnicode_FromFormat("%s%c%d", order, "iuf  cb"[dtype->code], dtype -> bits / 8);
