@@ -18,17 +18,9 @@ void rc_retainer_put(struct rc_retainer *retainer);
 /* Counts a frame of spill memory that the reader got. */
 void rc_retainer_count(struct rc_retainer *retainer, uint64_t bytes);
 
-/* Releases frames that the caller has released, and unshares frames that are retained for too long
- * or block the writer: frames below the position `wanted`. UINT64_MAX: the reader leaves, and no
- * frame keeps its pin. */
-void rc_retain_settle(ringcast_reader *reader, uint64_t wanted);
-
-/* The reader has found no frame and waits on: the writer may wait for retained frames. */
-static inline void rc_retain_check_wanted(ringcast_reader *reader) {
-  if (rc_likely(reader->retained == 0)) return;
-  uint64_t wanted =
-      rc_load_relaxed(&reader->ring.view.control->wanted); /* K3 <- K1; relaxed: see retain.c */
-  if (wanted > reader->ring.cursor && wanted != UINT64_MAX) rc_retain_settle(reader, wanted);
-}
+/* Ends one pin: of a frame that the caller has released, or of one that is retained for too long,
+ * or below the position `wanted`, and so unshared now. UINT64_MAX: the reader leaves, and no frame
+ * keeps its pin. True: the caller unpins *out, and calls again; false: no frame is due. */
+bool rc_retain_settle(ringcast_reader *reader, uint64_t wanted, struct ringcast_frame *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reader: attaches to a ring and receives from it. */
-#include "channel/warm.h"
+#include "channel/reader.h"
 #include "python/extension/handles/frame.h"
 #include "python/extension/handles/gpu.h"
 #include "python/extension/handles/receive.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the Python extension, which has the library linked in: not a part of the API, and not
+/* What the Python extension, which has the library linked in, uses besides the API: not
  * exported. */
-#ifndef RC_CHANNEL_WARM_H
-#define RC_CHANNEL_WARM_H
+#ifndef RC_CHANNEL_READER_H
+#define RC_CHANNEL_READER_H
 
 #include "ringcast/ringcast.h"
 
