@@ -3,8 +3,9 @@
  * The reader: attaching, and the way of a message out of the ring.
  *
  *   next      takes the frame at once if its commit word is there; else polls for a moment, and
- * then waits: for the writer's wake-up, or its death read      the caller reads in place release
- * stores the cursor, and wakes the writer if it sleeps until this cursor moves
+ *             then waits for the writer's wake-up, or for its death
+ *   read      the caller reads in place
+ *   release   stores the cursor, and wakes the writer if it sleeps until this cursor moves
  *
  * _many do the same for several frames at once. retain.c keeps a frame without holding the writer.
  */

@@ -21,8 +21,8 @@
  *
  *   writer, out of room                          reader, out of frames
  *   K1  store wanted                             K2  announce the sleep on `not_empty` (E1, E2)
- *   K4  asleep? then load retains, wake (E6)     K3  load wanted: above the cursor? then release or
- *       unshare
+ *   K4  asleep? then load retains, wake (E6)     K3  load wanted: above the cursor? then release
+ *                                                    or unshare
  *
  * This is the pattern of an eventcount (ring/eventcount.h) with `not_empty` as event and K1 as
  * condition: either K3 finds the store of K1, or K4 finds the sleeper. A reader that neither waits
