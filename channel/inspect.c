@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
-#include "channel/peers.h"
+#include "channel/liveness.h"
 #include "channel/stats.h"
 #include "ring/tap.h"
 #include "shm/environment.h"

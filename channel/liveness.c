@@ -23,7 +23,6 @@
 #include <string.h>
 
 #include "channel/channel.h"
-#include "channel/peers.h"
 #include "channel/stats.h"
 #include "shm/error.h"
 #include "shm/sized.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state of a ring's readers, off the hot path. */
-#include "channel/peers.h"
+#include "channel/liveness.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
-#include "channel/peers.h"
-#include "channel/retain.h"
+#include "channel/liveness.h"
 #include "channel/stats.h"
 #include "ringcast/batch.h"
 #include "ringcast/inspect.h"

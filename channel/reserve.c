@@ -6,14 +6,13 @@
  * room; at times it also checks the reader in the way and all others (liveness.c), and publishes
  * the position `wanted`, by which readers know whether to wake the writer.
  */
-#include "channel/reserve.h"
+#include "channel/writer.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "channel/channel.h"
 #include "channel/liveness.h"
-#include "channel/peers.h"
 #include "channel/stats.h"
 #include "shm/error.h"
 

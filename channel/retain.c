@@ -38,12 +38,13 @@
  * A child of fork has the mapping too, but no pins. So every RETAINED frame is unshared before a
  * fork.
  */
-#include "channel/retain.h"
+#include "channel/reader.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "channel/channel.h"
 #include "shm/error.h"
 #include "shm/holdoff.h"
 #include "shm/private_map.h"

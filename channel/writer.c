@@ -9,13 +9,14 @@
  *
  * send does the three, send_many does them for many small messages at once.
  */
+#include "channel/writer.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "channel/channel.h"
 #include "channel/liveness.h"
-#include "channel/reserve.h"
 #include "channel/stats.h"
 #include "ringcast/batch.h"
 #include "ringcast/estimate.h"
@@ -408,19 +409,19 @@ int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes
  * the writer fills the next, and both are in the nearest cache. */
 #define MOST_PART ((uint64_t)8 << 10)
 
-/* The next messages of a batch that go together; one alone goes in a frame of its own. */
+/* The next messages of a batch that go together. */
 struct part {
   uint32_t count;
   uint64_t bytes, payload; /* of the packed frame; of the messages alone */
 };
 
-/* As many of the messages as one packed frame holds; at least 1. */
+/* As many of the messages as one packed frame holds. Fewer than 2: the next one goes alone. */
 static struct part measure(const ringcast_writer *writer, const struct ringcast_message *messages,
                            uint32_t count) {
   const uint64_t eighth = writer->segment.capacity / 8;
   const uint64_t most = eighth < MOST_PART ? eighth : MOST_PART, small = most / 8;
   struct part part = {0};
-  if (writer->ring.ahead != 0) count = 0; /* the bound counts frames, so each goes alone */
+  if (writer->ring.ahead != 0) return part; /* the bound counts frames */
   for (; part.count < count; part.count++) {
     const struct ringcast_message *message = &messages[part.count];
     /* A typed frame goes alone: a reader may begin at the newest with its tag. */
@@ -430,16 +431,12 @@ static struct part measure(const ringcast_writer *writer, const struct ringcast_
     part.bytes = end;
     part.payload += message->bytes;
   }
-  if (part.count == 0) part.count = 1;
   return part;
 }
 
 static int send_part(ringcast_writer *writer, const struct ringcast_message *messages,
                      const struct part *part, int64_t timeout_ns) {
   struct ringcast_span span;
-  if (part->count == 1)
-    return ringcast_writer_send(writer, messages->data, messages->bytes, messages->kind,
-                                timeout_ns);
   int result = ringcast_writer_reserve(writer, part->bytes, timeout_ns, &span);
   if (result != 0) return result;
   uint64_t at = 0;
@@ -468,11 +465,13 @@ int ringcast_writer_send_many(ringcast_writer *writer, const struct ringcast_mes
   int64_t left = timeout_ns;
   uint32_t sent = 0;
   while (sent < count) {
-    const struct part part = measure(writer, &messages[sent], count - sent);
+    const struct ringcast_message *next = &messages[sent];
+    const struct part part = measure(writer, next, count - sent);
     if (timeout_ns > 0 && sent > 0) left = time_left(deadline);
-    result = send_part(writer, &messages[sent], &part, left);
+    if (part.count > 1) result = send_part(writer, next, &part, left);
+    else result = ringcast_writer_send(writer, next->data, next->bytes, next->kind, left);
     if (result != 0) return sent > 0 ? (int)sent : result;
-    sent += part.count;
+    sent += part.count > 1 ? part.count : 1;
   }
   return (int)sent;
 }

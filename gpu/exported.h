@@ -4,7 +4,7 @@
 #define RC_GPU_EXPORTED_H
 
 #include "channel/channel.h"
-#include "channel/peers.h"
+#include "channel/liveness.h"
 #include "gpu/segment.h"
 #include "gpu/worker.h"
 

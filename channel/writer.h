@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reservations that the hot path (writer.c) leaves: those that wait, and those in spill memory. */
-#ifndef RC_CHANNEL_RESERVE_H
-#define RC_CHANNEL_RESERVE_H
+/* The writer. reserve.c has the reservations that the hot path, in writer.c, leaves to it: those
+ * that wait, and those in spill memory. */
+#ifndef RC_CHANNEL_WRITER_H
+#define RC_CHANNEL_WRITER_H
 
 #include <stdbool.h>
 
