@@ -23,7 +23,7 @@
 #ifndef RC_CHANNEL_BACKOFF_H
 #define RC_CHANNEL_BACKOFF_H
 
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 #include "shm/wait.h"
 
 #define RC_BACKOFF_STRETCH 32u  /* pauses (12 to 45 ns each); the length of a first trial */

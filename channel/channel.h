@@ -6,11 +6,11 @@
 
 #include "channel/backoff.h"
 #include "ring/estimate.h"
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 #include "ring/spill.h"
 #include "ringcast/estimate.h"
 #include "ringcast/ringcast.h"
-#include "shm/backing.h"
+#include "shm/memory.h"
 #include "shm/poller.h"
 #include "shm/segment.h"
 #include "shm/wait.h"

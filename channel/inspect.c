@@ -14,10 +14,9 @@
 #include "channel/liveness.h"
 #include "channel/stats.h"
 #include "ring/tap.h"
-#include "shm/environment.h"
 #include "shm/error.h"
-#include "shm/find.h"
-#include "shm/sized.h"
+#include "shm/options.h"
+#include "shm/segment.h"
 
 _Static_assert(RINGCAST_NAME_BYTES == RC_RING_NAME && RINGCAST_HANDLE_BYTES == RC_HANDLE_MAX,
                "sizes of texts");

@@ -25,7 +25,7 @@
 #include "channel/channel.h"
 #include "channel/stats.h"
 #include "shm/error.h"
-#include "shm/sized.h"
+#include "shm/options.h"
 
 /* The longest sleep of a blocked writer, and how often the writer checks all other readers in
  * /proc, 10 us each: a pidfd for each would cost the writer up to 1,024 descriptors. The sum limits

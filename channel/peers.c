@@ -10,7 +10,7 @@
 #include "channel/stats.h"
 #include "ringcast/inspect.h"
 #include "shm/error.h"
-#include "shm/sized.h"
+#include "shm/options.h"
 
 /* Copies a name that another process wrote. */
 static void copy_name(const char from[RC_NAME_MAX], char to[RC_NAME_MAX]) {

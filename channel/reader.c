@@ -21,9 +21,8 @@
 #include "channel/stats.h"
 #include "ringcast/batch.h"
 #include "ringcast/inspect.h"
-#include "shm/environment.h"
 #include "shm/error.h"
-#include "shm/sized.h"
+#include "shm/options.h"
 #include "shm/topology.h"
 
 /* ---- Attaching ------------------------------------------------------------------------------- */

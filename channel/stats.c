@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shm/error.h"
-#include "shm/sized.h"
+#include "shm/options.h"
 
 static void add_to_bucket(struct rc_histogram *histogram, uint64_t waited_ns, uint32_t more) {
   const uint64_t us = waited_ns / 1000;

@@ -66,7 +66,7 @@ void rc_count_wait_for_room(ringcast_writer *writer, uint64_t sleeps);
 uint64_t rc_max_frame(const struct rc_segment *segment);
 
 /* For the public functions of writer, reader and tap. They respect the `size` of the caller's
- * struct (shm/sized.h). */
+ * struct (shm/options.h). */
 int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
                   struct ringcast_info *out);
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);

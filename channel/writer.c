@@ -21,11 +21,10 @@
 #include "ringcast/batch.h"
 #include "ringcast/estimate.h"
 #include "ringcast/frame.h"
-#include "shm/copy.h"
-#include "shm/environment.h"
 #include "shm/error.h"
-#include "shm/find.h"
-#include "shm/sized.h"
+#include "shm/memory.h"
+#include "shm/options.h"
+#include "shm/segment.h"
 #include "shm/topology.h"
 
 #define DEFAULT_READERS 64u

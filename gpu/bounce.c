@@ -29,7 +29,7 @@
 
 #include "gpu/reader.h"
 #include "gpu/point.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 
 #define CHUNKS      16u

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "ring/tensor.h"
+#include "ring/frame.h"
 #include "shm/error.h"
 
 #define PER_THREAD ((uintptr_t)2) /* CU_STREAM_PER_THREAD: the handle means a different stream in each thread */

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ring/atomics.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/process.h"
 

@@ -21,7 +21,7 @@
  *
  * A lease must not wait for the device, so the worker makes the pool. If memory is lacking, or the device is busy, the
  * writer keeps the pool that there is, or sends INLINE, and later leases try again, half as often after each failure
- * (shm/holdoff.h). A failure of another kind, as of a driver that can't export, ends the tries.
+ * (struct rc_holdoff, shm/wait.h). A failure of another kind, as of a driver that can't export, ends the tries.
  */
 #include "gpu/writer.h"
 
@@ -31,7 +31,7 @@
 #include <time.h>
 
 #include "gpu/point.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/wait.h"
 

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
-#include "shm/sized.h"
 
 #define LONG_NS ((int64_t)100 * 1000 * 1000)
 #define SELDOM  9 /* failed attempts take at most a tenth of the time */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/segment.h"
 

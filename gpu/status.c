@@ -7,7 +7,7 @@
 #include "gpu/driver.h"
 #include "ringcast/gpu.h"
 #include "shm/error.h"
-#include "shm/sized.h"
+#include "shm/options.h"
 
 int ringcast_gpu_status(struct ringcast_gpu_driver *out) {
   int failed = rc_sized_check("ringcast_gpu_driver", out ? out->size : 0);

@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
-#include "shm/sized.h"
 
 #define DEFAULT_SLOTS 128u
 

@@ -6,7 +6,7 @@
 #include "gpu/exported.h"
 #include "gpu/pool.h"
 #include "ringcast/gpu.h"
-#include "shm/holdoff.h"
+#include "shm/wait.h"
 
 /* An importer that frames expect, in the writer's private memory. */
 struct rc_expected {

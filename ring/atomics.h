@@ -19,8 +19,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
 #define rc_swap_acquire(p, v)  atomic_exchange_explicit((p), (v), memory_order_acquire)
 #define rc_or_acq_rel(p, v)    atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
 
-/* Weak: may fail without cause, so call the macro in a loop. On failure *expected is the value
- * found. */
+/* Weak: may fail without cause, so call it in a loop. On failure *expected is the value found. */
 #define rc_cas_acq_rel(p, expected, v)                                              \
   atomic_compare_exchange_weak_explicit((p), (expected), (v), memory_order_acq_rel, \
                                         memory_order_relaxed)
@@ -30,14 +29,14 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2,
   atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acq_rel, \
                                           memory_order_relaxed)
 
-/* Stores before the fence become visible before any store after the fence. */
+/* Stores before it become visible before any store after it. */
 static inline void rc_fence_release(void) { atomic_thread_fence(memory_order_release); }
 
-/* Loads before the fence are done before any access after the fence. */
+/* Loads before it are done before any access after it. */
 static inline void rc_fence_acquire(void) { atomic_thread_fence(memory_order_acquire); }
 
-/* The compiler moves no access across this fence; the CPU may. For a store that the other side
- * waits out (ring/eventcount.h, E9), and where a value must be loaded again. */
+/* The compiler moves no access across it; the CPU may. For a store that the other side waits out
+ * (ring/eventcount.h, E9), and where a value must be loaded again. */
 static inline void rc_fence_light(void) { atomic_signal_fence(memory_order_seq_cst); }
 
 /* Orders a store before a later load. If two sides each store a word, fence, and load the other

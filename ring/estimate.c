@@ -22,9 +22,8 @@
 
 #include <string.h>
 
-static uint32_t set_of(uint32_t tag) {
-  return tag * 0x9e3779b1u >> 29;
-} /* Knuth's multiplicative hash; 3 bits */
+/* Knuth's multiplicative hash; 3 bits. */
+static uint32_t set_of(uint32_t tag) { return tag * 0x9e3779b1u >> 29; }
 _Static_assert(RC_ESTIMATE_SETS == 8, "as set_of");
 
 static void take(struct rc_estimate_peak *peak, uint64_t bytes) {

@@ -22,8 +22,8 @@
  * latency, so a reader that moves its cursor leaves E5 out, and the one sleeper, the writer, makes
  * up for the missing fence:
  *
- *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep longer, all under
- * one announcement
+ *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep longer,
+ *      all under one announcement
  *
  * Without E5 the signaller may load the state (E6) while E4 still stands in the store buffer of its
  * CPU. If E6 comes after E1 in the state's order, E6 finds the count. If E6 comes before E1, then
@@ -35,8 +35,8 @@
  * announcement, settles anew.
  *
  * membarrier could take the fence off every signaller, but then each sleep interrupts every CPU
- * that runs a process of the ring, the signaller that is waking readers among them; where a message
- * comes every few milliseconds that doubled the cost of a message.
+ * that runs a process of the ring, also that of the signaller that is waking readers. Where a
+ * message came every few milliseconds, this doubled its cost.
  *
  * A sleeper that is killed leaves the count too high until the next signal: one wake-up too many
  * and no more. A signaller that is killed between E7 and the wake leaves the sleepers asleep, and
@@ -70,11 +70,9 @@ static inline uint32_t rc_eventcount_prepare(struct rc_eventcount *event) {
   return word;
 }
 
-/* Takes back what rc_eventcount_prepare, which returned `word`, has said, unless a signal has done
- * so. */
+/* Takes back what rc_eventcount_prepare has said when it returned `word`, unless a signal has. */
 static inline void rc_eventcount_withdraw(struct rc_eventcount *event, uint32_t word) {
-  uint64_t state =
-      rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: a guess for the exchange */
   while ((uint32_t)state == word && state >= RC_EVENTCOUNT_SLEEPER)
     if (rc_cas_acq_rel(&event->state, &state, state - RC_EVENTCOUNT_SLEEPER)) return; /* E8 */
 }
@@ -95,8 +93,7 @@ static inline bool rc_eventcount_is_asleep_unfenced(struct rc_eventcount *event)
 /* Begins the next epoch. True if a party was asleep: then the caller must wake all that sleep on
  * the word. False if another signaller came first, which wakes the sleepers. */
 static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
-  uint64_t state =
-      rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: a guess for the exchange */
   while (state >= RC_EVENTCOUNT_SLEEPER)
     if (rc_cas_acq_rel(&event->state, &state, (uint32_t)state + 1u)) return true; /* E7 */
   return false;
@@ -107,10 +104,12 @@ static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
  * costs one system call. Pairs with E1: either the look at E3 sees what the caller stored before,
  * or the word is no longer E1's. */
 static inline void rc_eventcount_nudge(struct rc_eventcount *event) {
-  uint64_t state = rc_load_relaxed(&event->state),
-           next; /* relaxed: only a first guess for the exchange */
-  do next = (state & ~(uint64_t)UINT32_MAX) | ((uint32_t)state + 1u);
-  while (!rc_cas_acq_rel(&event->state, &state, next));
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: a guess for the exchange */
+  for (;;) {
+    uint64_t sleepers = state & ~(uint64_t)UINT32_MAX;
+    uint32_t word = (uint32_t)state + 1u;
+    if (rc_cas_acq_rel(&event->state, &state, sleepers | word)) return;
+  }
 }
 
 #endif

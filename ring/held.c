@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ring/held.h"
-
-#include "ring/fastpath.h"
+/* The frames that a reader holds: ring.h tells of leases, pins and the queue. */
+#include "ring/ring.h"
 
 static struct rc_held *entry(struct rc_ring_reader *reader, uint32_t i) {
   return &reader->queue[(reader->first + i) % RC_MAX_HELD];
@@ -19,16 +18,17 @@ bool rc_ring_queue_is_valid(const struct rc_ring_reader *reader) {
 
 /* Moves the cursor over the free frames at the front of the queue. */
 static void settle(struct rc_ring_reader *reader) {
-  uint64_t cursor = reader->cursor;
-  for (; reader->older > 0 && is_free(entry(reader, 0)); reader->older--) {
+  uint64_t before = reader->cursor;
+  while (reader->older > 0 && is_free(entry(reader, 0))) {
     reader->cursor = entry(reader, 0)->end;
     reader->first = (reader->first + 1) % RC_MAX_HELD;
+    reader->older--;
   }
   if (reader->older == 0 && is_free(&reader->newest)) {
     reader->cursor = reader->next;
     reader->newest.leased = true;
   }
-  if (reader->cursor != cursor)
+  if (reader->cursor != before)
     rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
   RC_POINT(SETTLED);
 }
@@ -37,8 +37,12 @@ static void settle(struct rc_ring_reader *reader) {
 static void push(struct rc_ring_reader *reader) {
   struct rc_held *last = reader->older > 0 ? entry(reader, reader->older - 1) : NULL;
   reader->newest.end = reader->next;
-  if (last && is_free(last) && is_free(&reader->newest)) last->end = reader->next;
-  else *entry(reader, reader->older++) = reader->newest;
+  if (last && is_free(last) && is_free(&reader->newest)) {
+    last->end = reader->next;
+    return;
+  }
+  *entry(reader, reader->older) = reader->newest;
+  reader->older++;
 }
 
 void rc_ring_hold(struct rc_ring_reader *reader, uint64_t end) {
@@ -52,9 +56,12 @@ static void merge(struct rc_ring_reader *reader) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < reader->older; i++) {
     struct rc_held held = *entry(reader, i);
-    if (count > 0 && is_free(&held) && is_free(entry(reader, count - 1)))
+    if (count > 0 && is_free(&held) && is_free(entry(reader, count - 1))) {
       entry(reader, count - 1)->end = held.end;
-    else *entry(reader, count++) = held;
+      continue;
+    }
+    *entry(reader, count) = held;
+    count++;
   }
   reader->older = count;
 }
@@ -71,8 +78,10 @@ bool rc_ring_may_hold(struct rc_ring_reader *reader) {
 static struct rc_held *find(struct rc_ring_reader *reader, uint64_t position) {
   uint64_t start = reader->cursor;
   if (rc_ring_held(reader) == 0) return NULL;
-  for (uint32_t i = 0; i < reader->older; start = entry(reader, i++)->end)
+  for (uint32_t i = 0; i < reader->older; i++) {
     if (start == position) return entry(reader, i);
+    start = entry(reader, i)->end;
+  }
   return start == position ? &reader->newest : NULL;
 }
 
@@ -90,8 +99,9 @@ void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position) {
   reader->next = position;
   reader->newest = (struct rc_held){.leased = true};
   if (reader->older == 0) return;
-  assert(entry(reader, reader->older - 1)->end == position);
-  reader->newest = *entry(reader, --reader->older);
+  reader->older--;
+  assert(entry(reader, reader->older)->end == position);
+  reader->newest = *entry(reader, reader->older);
 }
 
 bool rc_ring_unread_newest(struct rc_ring_reader *reader, uint64_t position) {
@@ -127,6 +137,5 @@ void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position) {
   struct rc_held *held = find(reader, position);
   assert(held && held->pins > 0);
   held->pins--;
-  settle(
-      reader); /* without a check for eviction: the writer ignores the cursor of an evicted slot */
+  settle(reader); /* no check for eviction: the writer ignores the cursor of an evicted slot */
 }

@@ -5,7 +5,7 @@
  * A ring has up to three segments. All processes map CONTROL read-write. The writer fills DATA, and
  * readers map DATA read-only. SPILL is optional: the writer puts payloads there that are too large
  * for DATA. The segments hold numbers and offsets, never pointers. The comment on a field that
- * changes names the writing process. No line has two regular writers.
+ * changes names the process that writes it. No line has two regular writers.
  *
  * Glossary
  *   frame     one message: a header and a payload in DATA
@@ -26,11 +26,16 @@
  *             the length
  *   packed    of a frame: the payload is many small messages (ring/packed.h)
  *
- * Labels. A store, load or fence that another side relies on has a letter and a number, and `X ->
- * Y` says that Y sees what X stored. W, R, A, G, J: ring.c. L, R3, A0: eviction, slot.c; for taps
- * tap.h, T. V: slot.c. S: spill.c. E: eventcount.h. N: newest.c. K: retained frames, above this
- * folder. C0 stores `closed` after the last commit; C1 loads it and then looks for a frame once
- * more.
+ * Labels. A store, load or fence that another side relies on has a letter and a number, and
+ * `X -> Y` says that Y sees what X stored. Where they are explained:
+ *   W R A G J   publishing, reading, releasing, room, joining: ring.c
+ *   L V         the limit and eviction: slot.c, with R3 and A0
+ *   T           taps: tap.h
+ *   S           spill memory: spill.c
+ *   N           the newest frame of a tag: newest.c
+ *   E           sleeping and waking: eventcount.h
+ *   K           retained frames, above this folder
+ * C0 stores `closed` after the last commit; C1 loads it and then looks for a frame once more.
  */
 #ifndef RC_RING_LAYOUT_H
 #define RC_RING_LAYOUT_H
@@ -46,18 +51,18 @@
 #define RC_MAX_SLOTS   1024u
 #define RC_MIN_BYTES   4096u /* the smallest and the largest ring */
 #define RC_MAX_BYTES   ((uint64_t)1 << 40)
-#define RC_MAX_POSITION \
-  ((uint64_t)1 << 62) /* never reached: a tail above is invalid; sums do not overflow */
-#define RC_NAME_MAX  32u
-#define RC_RING_NAME 48u /* bytes of a ring's name, with the final zero */
+#define RC_NAME_MAX    32u
+#define RC_RING_NAME   48u /* bytes of a ring's name, with the final zero */
+/* Never reached: a tail above is invalid, and sums do not overflow. */
+#define RC_MAX_POSITION ((uint64_t)1 << 62)
 
 /* At the start of each frame, in DATA. The writer stores the fields, commit last. */
 struct rc_frame_header {
   _Atomic uint64_t commit; /* 0: not committed. Otherwise the position after the frame */
   union {
-    _Atomic uint64_t
-        meta; /* bytes, kind and flags in one store: the CPU's store buffer bounds how many cache
-                 misses overlap, so saving a store is worth as much as saving an instruction */
+    /* Bytes, kind and flags in one store: the CPU's store buffer bounds how many cache misses
+     * overlap, so saving a store is worth as much as saving an instruction. */
+    _Atomic uint64_t meta;
     struct {
       _Atomic uint32_t bytes; /* of the payload, which follows */
       _Atomic uint16_t kind;  /* enum ringcast_kind */
@@ -97,9 +102,8 @@ struct rc_identity {
   int32_t spill_fd;         /* SPILL's descriptor in the writer's process */
   uint32_t numa, numa_node; /* enum ringcast_numa; these and the errors are for information only */
   int32_t numa_error, spill_error;
-  int32_t data_fd; /* DATA's descriptor in the writer's process */
-  uint64_t
-      data_inode; /* of DATA's file: a later file with the same descriptor number has another */
+  int32_t data_fd;                   /* DATA's descriptor in the writer's process */
+  uint64_t data_inode;               /* a later file with the same descriptor number has another */
   uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: the ring has no SPILL */
   uint64_t pid_namespace;            /* inode of the writer's namespace; 0: not known */
   uint64_t writer_start; /* the writer's process: a forked child has the same descriptors */
@@ -122,8 +126,7 @@ _Static_assert(sizeof(struct rc_eventcount) == 8 && __BYTE_ORDER__ == __ORDER_LI
 /* The processes that share the CPUs. */
 #define RC_CPU_WORDS 15u
 struct rc_cpus {
-  _Atomic uint32_t
-      participants; /* the writer and the attached readers; any of these may store a new count */
+  _Atomic uint32_t participants; /* the writer and the attached readers; any of them may store it */
   uint32_t reserved;
   _Atomic uint64_t cpus[RC_CPU_WORDS]; /* a bit for each CPU that a participant may run on */
 };
@@ -135,8 +138,8 @@ struct rc_device_place {
   _Atomic uint32_t epoch; /* 0: no pool. Each pool of this ring has an epoch of its own */
   _Atomic int32_t fd;     /* in the writer's process */
   _Atomic uint64_t inode, bytes;
-  _Atomic uint64_t
-      position; /* the ring's, when the pool was made: frames from here on name no earlier pool */
+  /* The ring's, when the pool was made: frames from here on name no earlier pool. */
+  _Atomic uint64_t position;
 };
 
 /* The counts of one participant. Only the participant stores them; every process may read them. */
@@ -165,14 +168,14 @@ struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
   struct rc_counts counts;                   /* the reader */
   _Atomic uint64_t taken; /* the reader, while it holds frames: all below were taken */
-  _Alignas(RC_LINE) _Atomic uint64_t owner; /* see ring/slot.h */
+  _Alignas(RC_LINE) _Atomic uint64_t owner; /* see ring/ring.h */
   char name[RC_NAME_MAX];                   /* the reader, while joining */
-  _Atomic uint64_t stalls;  /* the writer: how often the writer waited for this reader. The reader,
-                               while joining: 0 */
-  _Atomic uint32_t retains; /* the reader: how many retained frames have a pin */
+  /* The writer: how often it waited for this reader. The reader, while joining: 0. */
+  _Atomic uint64_t stalls;
+  _Atomic uint32_t retains;                    /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
-  _Alignas(RC_LINE)
-      uint8_t unused[RC_LINE]; /* CPUs fetch lines in pairs: two readers' cursors share no pair */
+  /* CPUs fetch lines in pairs: two readers' cursors share no pair. */
+  _Alignas(RC_LINE) uint8_t unused[RC_LINE];
 };
 
 /* The newest frame of each of some tags; ring/newest.c explains. */
@@ -189,21 +192,21 @@ struct rc_control {
   _Alignas(RC_LINE) _Atomic uint64_t tail; /* the writer */
   struct rc_counts counts;                 /* the writer */
   _Atomic uint64_t newest; /* the writer: the start of the last committed frame; 0: or none */
-  _Alignas(RC_LINE) _Atomic uint32_t
-      closed; /* 1: no more frames. The writer, once, or a reader after its death */
+  /* 1: no more frames. The writer, once, or a reader after the writer's death. */
+  _Alignas(RC_LINE) _Atomic uint32_t closed;
   _Atomic uint32_t spill_epoch; /* the writer: how often memory of SPILL was given back */
-  _Atomic uint64_t
-      spill_floor; /* the writer: spilled frames below this position may be overwritten */
+  /* The writer: spilled frames below this position may be overwritten. */
+  _Atomic uint64_t spill_floor;
   _Atomic uint64_t spill_used; /* the writer: bytes of SPILL with memory, for information only */
   _Atomic uint32_t evicts;     /* the writer, at creation. 1: the writer evicts slow readers */
   _Atomic uint64_t limit; /* the writer, rarely: not on tail's line, which each frame changes */
-  _Alignas(RC_LINE) struct rc_eventcount
-      not_empty; /* readers sleep here until the writer commits or closes */
-  _Alignas(RC_LINE) struct rc_eventcount
-      not_full; /* the writer sleeps here until readers release, join or leave */
-  _Atomic uint64_t
-      wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not
-                 wait. RC_WANTED_NONE: the writer waits, and no cursor matters */
+  /* Readers sleep here until the writer commits or closes. */
+  _Alignas(RC_LINE) struct rc_eventcount not_empty;
+  /* The writer sleeps here until readers release, join or leave. */
+  _Alignas(RC_LINE) struct rc_eventcount not_full;
+  /* The writer: a grant succeeds once no cursor is below this. 0: it does not wait.
+   * RC_WANTED_NONE: it waits, and no cursor matters. */
+  _Atomic uint64_t wanted;
   /* The writer, for taps: from when (CLOCK_MONOTONIC; 0: no reserve waits) and until when at least
    * a reserve at the tail blocked_tail waits, and what blocks: cursors below blocked_below, readers
    * that have not taken the frames below blocked_due. */
@@ -213,8 +216,8 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_histogram waits;     /* the writer */
   _Alignas(RC_LINE) struct rc_device_place device; /* the writer, rarely */
   struct rc_estimate_counts estimates;             /* the writer */
-  _Alignas(RC_LINE) struct rc_newest
-      tags[RC_NEWEST_TAGS]; /* the writer, when it commits a frame with a tag */
+  /* The writer, when it commits a frame with a tag. */
+  _Alignas(RC_LINE) struct rc_newest tags[RC_NEWEST_TAGS];
   struct rc_slot slots[];
 };
 

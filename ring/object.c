@@ -4,8 +4,8 @@
  *
  * The walk has its own stack: the number of values that each open container still lacks. Each value
  * lowers the number of the innermost container by one. A container that lacks no more values is
- * closed; the container itself was counted as a value when the container opened. An open container
- * lacks at least one value, so the number never falls below 0.
+ * closed; it was itself counted as a value when it opened. An open container lacks at least one
+ * value, so the number never falls below 0.
  *
  * No sum can wrap around. A token's count of values is at most the number of bytes left, a class
  * has at most as many fields as its names have bytes, and one more, and each token has at least one
@@ -37,7 +37,8 @@ static int class_define(struct walk *walk, const struct ringcast_token *token) {
   /* Module and name, then the fields if any. */
   if (ends < 1 || (token->kind == RINGCAST_CLASS_ENUM && ends > 1)) return -EPROTO;
   walk->kinds[walk->needs.classes] = token->kind;
-  walk->fields[walk->needs.classes++] = ends - 1 + (token->kind == RINGCAST_CLASS_INSTANCE);
+  walk->fields[walk->needs.classes] = ends - 1 + (token->kind == RINGCAST_CLASS_INSTANCE);
+  walk->needs.classes++;
   return 0;
 }
 
@@ -51,7 +52,8 @@ static int shape_define(struct walk *walk, struct ringcast_object *object,
     if (key.tag == RINGCAST_TAG_AGAIN && key.count >= walk->needs.texts) return -EPROTO;
     walk->needs.texts += key.tag == RINGCAST_TAG_NAMED;
   }
-  walk->keys[walk->needs.shapes++] = token->count;
+  walk->keys[walk->needs.shapes] = token->count;
+  walk->needs.shapes++;
   return 0;
 }
 
@@ -69,18 +71,18 @@ static bool is_open(const struct walk *walk, uint64_t number) {
   while (low < end) {
     uint32_t middle = low + (end - low) / 2;
     if (walk->marks[middle] == number + 1) return true;
-    if (walk->marks[middle] < number + 1) {
-      low = middle + 1;
-    } else {
-      end = middle;
-    }
+    if (walk->marks[middle] < number + 1) low = middle + 1;
+    else end = middle;
   }
   return false;
 }
 
 static int back(struct walk *walk, uint64_t count) {
-  if (count == UINT64_MAX) return -EPROTO;
-  if (count < walk->needs.marks) return is_open(walk, walk->needs.marks - 1 - count) ? -EPROTO : 0;
+  if (count == UINT64_MAX || walk->is_marked) return -EPROTO;
+  if (count < walk->needs.marks) {
+    bool within = is_open(walk, walk->needs.marks - 1 - count);
+    return within ? -EPROTO : 0;
+  }
   uint64_t before = count + 1 - walk->needs.marks;
   if (before > walk->needs.before) walk->needs.before = before;
   return 0;
@@ -91,6 +93,16 @@ static int refer(uint64_t number, uint64_t *needs) {
   if (number == UINT64_MAX) return -EPROTO;
   if (number >= *needs) *needs = number + 1;
   return 0;
+}
+
+/* The values that an object of a class lacks: an enum's member has one. */
+static int class_lacks(const struct walk *walk, const struct ringcast_token *token, uint64_t *out) {
+  if (token->count >= walk->needs.classes) return -EPROTO;
+  bool is_enum = walk->kinds[token->count] == RINGCAST_CLASS_ENUM;
+  bool is_member = token->tag == RINGCAST_TAG_MEMBER;
+  if (is_enum != is_member) return -EPROTO;
+  *out = is_member ? 1 : walk->fields[token->count];
+  return 1;
 }
 
 /* 1: the token opens a container, and *out values must follow. 0: the token is a complete value. */
@@ -107,12 +119,7 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
   case RINGCAST_TAG_SLICE: *out = 3; return 1;
   case RINGCAST_TAG_KIND: *out = 1; return 1;
   case RINGCAST_TAG_OBJECT:
-  case RINGCAST_TAG_MEMBER:
-    if (token->count >= walk->needs.classes) return -EPROTO;
-    if ((walk->kinds[token->count] == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER))
-      return -EPROTO;
-    *out = token->tag == RINGCAST_TAG_MEMBER ? 1 : walk->fields[token->count];
-    return 1;
+  case RINGCAST_TAG_MEMBER: return class_lacks(walk, token, out);
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY:
   case RINGCAST_TAG_PART_ARRAY:
@@ -123,13 +130,24 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
   case RINGCAST_TAG_AGAIN: return token->count < walk->needs.texts ? 0 : -EPROTO;
   case RINGCAST_TAG_LEAF: return refer(token->count, &walk->needs.leaves);
   case RINGCAST_TAG_ITEM: return refer(token->count, &walk->needs.items);
-  case RINGCAST_TAG_BACK: return walk->is_marked ? -EPROTO : back(walk, token->count);
+  case RINGCAST_TAG_BACK: return back(walk, token->count);
   case RINGCAST_TAG_RECORD:
     if (token->count >= walk->needs.shapes) return -EPROTO;
     *out = walk->keys[token->count];
     return 1;
   default: return 0;
   }
+}
+
+/* Opens a container that lacks values; one without is complete at once. */
+static int open_container(struct walk *walk, uint64_t lacks) {
+  if (walk->depth == RINGCAST_MAX_DEPTH) return -EPROTO;
+  uint32_t mark = walk->depth > 0 ? walk->marks[walk->depth - 1] : 0;
+  if (walk->is_marked) mark = walk->needs.marks;
+  walk->marks[walk->depth] = mark;
+  walk->lacks[walk->depth] = lacks;
+  walk->depth++;
+  return 0;
 }
 
 /* 1: the root is complete. 0: more tokens must follow. */
@@ -143,12 +161,7 @@ static int take(struct walk *walk, struct ringcast_object *object,
   if (container < 0) return -EPROTO;
   walk->needs.values++;
   if (walk->depth > 0) walk->lacks[walk->depth - 1]--;
-  if (container) {
-    if (walk->depth == RINGCAST_MAX_DEPTH) return -EPROTO;
-    uint32_t outer = walk->depth > 0 ? walk->marks[walk->depth - 1] : 0;
-    walk->marks[walk->depth] = walk->is_marked ? walk->needs.marks : outer;
-    walk->lacks[walk->depth++] = lacks;
-  }
+  if (container && open_container(walk, lacks) < 0) return -EPROTO;
   walk->is_marked = false;
   while (walk->depth > 0 && walk->lacks[walk->depth - 1] == 0) walk->depth--;
   return walk->depth == 0;

@@ -13,15 +13,11 @@
  * line, like a frame's data. Messages of RINGCAST_KIND_BYTES follow each other without gaps.
  *
  * The ring publishes, holds and overwrites a packed frame as a whole, so the proof atop ring.c
- * covers packed frames. A reader pins a packed frame while the reader walks through the messages,
- * and each loan (a message, or a group) has a pin more. The cursor moves once, when the walk and
- * all pins have ended. The position of a message is the position of the head, and therefore differs
- * from the positions of all frames and messages. rc_ring_next_many lends a group of messages and
- * frames, with a single pin. A group from within a packed frame ends with the packed frame at the
- * latest.
+ * covers packed frames. lend.c tells how a reader holds the messages. The position of a message is
+ * that of its head, and so differs from the positions of all frames and other messages.
  *
  * A hostile writer may change the bytes at any time. The reader therefore loads each head once, and
- * checks the head against the frame's length, which the reader keeps in private memory.
+ * checks it against the frame's length, which the reader keeps in private memory.
  */
 #ifndef RC_RING_PACKED_H
 #define RC_RING_PACKED_H
@@ -56,8 +52,8 @@ static inline uint64_t rc_packed_end(uint64_t at, uint64_t bytes, uint16_t kind)
 }
 
 static inline void rc_packed_put_head(uint8_t *at, uint64_t bytes, uint16_t kind, uint16_t gap) {
-  rc_store_relaxed((_Atomic uint64_t *)(void *)at,
-                   rc_meta_make((uint32_t)bytes, kind, gap)); /* W1: W2 publishes it */
+  uint64_t head = rc_meta_make((uint32_t)bytes, kind, gap);
+  rc_store_relaxed((_Atomic uint64_t *)(void *)at, head); /* W1: W2 publishes it */
 }
 
 /* memcpy, without a call for the usual sizes. */
@@ -135,9 +131,9 @@ static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_f
   const uint8_t *data = packed->data;
   uint64_t at = packed->at, left = packed->bytes - at, usual = 0;
   uint32_t count = 0;
-  for (; count < most && left >= RC_PACKED_ALIGN; count++, left -= usual, at += usual) {
-    uint64_t head = rc_load_relaxed(
-        (const _Atomic uint64_t *)(const void *)(data + at)); /* R2, as in rc_packed_next */
+  while (count < most && left >= RC_PACKED_ALIGN) {
+    /* R2, as in rc_packed_next. */
+    uint64_t head = rc_load_relaxed((const _Atomic uint64_t *)(const void *)(data + at));
     uint64_t bytes = rc_meta_bytes(head), whole = RC_PACKED_ALIGN + rc_packed_round(bytes);
     if (whole > left || rc_meta_flags(head) != 0) break;
     out[count] = (struct ringcast_frame){.data = data + at + RC_PACKED_ALIGN,
@@ -148,44 +144,12 @@ static inline uint32_t rc_packed_run(struct rc_packed *packed, struct ringcast_f
       usual = whole;
       __asm__("" : "+r"(usual)); /* without this line the compiler uses the equal `whole` */
     }
+    count++;
+    left -= usual;
+    at += usual;
   }
   packed->at = (uint32_t)at;
   return count;
 }
-
-/* ---- A reader -------------------------------------------------------------------------------- */
-
-struct rc_ring_reader;
-struct rc_ring_frame;
-
-/* A message, or the messages and frames that rc_ring_next_many lent together. */
-struct rc_lent {
-  uint64_t position; /* of the first */
-  uint64_t holder;   /* the start of the held entry with the pin */
-  uint32_t count;
-};
-
-/* The last group: the reader's place before and after. Positions only grow, so if the reader is
- * still at the place after, no frame was taken since. */
-struct rc_group {
-  uint64_t position;       /* of the loan */
-  struct rc_packed packed; /* before */
-  uint64_t next;           /* before */
-  uint64_t next_after;
-  uint32_t at_after; /* of `packed` */
-};
-
-/* As rc_ring_next, but for the messages of packed frames, in turn. */
-int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out);
-/* Lends the available frames and messages together, at most `most`: *count, at least 1. A spilled
- * frame comes alone, in *spilled, as from rc_ring_next. -EAGAIN -EBUSY -EPROTO -ESTALE */
-int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most,
-                      uint32_t *count, struct rc_ring_frame *spilled);
-/* The count of the loan at `position`; 0: no loan. */
-uint32_t rc_ring_lent(const struct rc_ring_reader *reader, uint64_t position);
-/* Takes back the loan at `position`. If the loan is the last group, and of more than `count`, the
- * rest comes next again. -EINVAL: no loan, or frames were taken since the group. -EPROTO: a frame
- * of the group has changed. -ESTALE: as rc_ring_release. */
-int rc_ring_release_many(struct rc_ring_reader *reader, uint64_t position, uint32_t count);
 
 #endif

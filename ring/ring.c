@@ -23,16 +23,16 @@
  * ring/eventcount.h), as if the next frame had the same length. The time from the commit to the
  * reader's load is then a quarter shorter: W0 has to fetch a line, stores become visible in order,
  * and W2 or the fence would wait behind W0. The line also belongs to the writer's CPU already when
- * the writer fills the next frame. If the next frame has another length, or if its reservation
+ * it fills the next frame. If the next frame has another length, or if its reservation
  * reached over the word, W0 is done before W2. In both cases W0 precedes W2 in program order, and
  * the proof needs nothing more.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
- * The writer therefore overwrites no byte above any cursor. A tap (ring/tap.h), which has no slot,
- * must trust no byte below limit - capacity; the half in the grant leaves a tap time. G2
- * (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's
- * stores over the frame. The room that a frame needs includes the next frame's header, because W0
+ * It therefore overwrites no byte above any cursor. A tap (ring/tap.h), which has no slot, must
+ * trust no byte below limit - capacity; the half in the grant leaves it time. G2 (load-acquire
+ * cursor) pairs with A1: the reader's loads of a frame come before the writer's stores over it. The
+ * room that a frame needs includes the next frame's header, because W0
  * writes there. The same pass over the cursors, rc_ring_lowest, also frees spill memory.
  *
  * Joining. A reader must start at a position that the writer does not overwrite before the reader's
@@ -45,11 +45,11 @@
  *     G2  load-acquire cursor of ACTIVE slots         J4  owner: JOINING -> ACTIVE, release   -> G1
  *
  * G0 and J2 pair, so one of two cases holds. Either G1 sees JOINING, and the writer grants itself
- * nothing while a slot is JOINING. Or J3 sees a tail at least as new as the grant's tail, and limit
- * <= tail + capacity keeps the reader's start safe. J4 -> G1: a writer that sees ACTIVE also sees
- * the cursor of the same owner. If the slot changes hands between G1 and G2, the cursor read
+ * nothing while a slot is JOINING. Or J3 sees a tail at least as new as the grant's, and
+ * limit <= tail + capacity keeps the reader's start safe. J4 -> G1: a writer that sees ACTIVE also
+ * sees the cursor of the same owner. If the slot changes hands between G1 and G2, the cursor read
  * belongs to a later owner, which started at a tail of its own: the grant then counts the later
- * owner as if that reader had joined just before.
+ * owner as if it had joined just before.
  *
  * Between W2 and W3 the tail is one frame behind. A process could read the last frame, leave and
  * join again in this gap, and must not get the frame twice. J3 therefore also loads the commit word
@@ -57,12 +57,13 @@
  *
  * Joining at the newest frame, or at the newest with a tag. After J3 the reader looks for a
  * position p at which such a frame starts: J5 loads `newest`, or N5 to N8 the place of the tag
- * (ring/newest.c). A grant that missed JOINING had no later tail than J3's, so its limit <= tail +
- * capacity / 2. The writer overwrites no byte from p on if p is above the tail, or tail - p <=
- * capacity / 2. The newest frame is always so: N0 comes before W3, so `newest` is not below the
- * last frame before the tail, and a frame takes less than half the ring. The reader checks older
- * frames. `newest` may be one frame behind, as the tail may: if the frame after is committed, the
- * reader starts there. The payload of a spilled frame may be gone earlier (ring/spill.c).
+ * (ring/newest.c). A grant that missed JOINING had no later tail than J3's, so its limit is at most
+ * tail + capacity / 2. The writer overwrites no byte from p on if p is above the tail, or
+ * tail - p <= capacity / 2. The newest frame is always so: N0 comes before W3, so `newest` is not
+ * below the last frame before the tail, and a frame takes less than half the ring. The reader
+ * checks older frames. `newest` may be one frame behind, as the tail may: if the frame after is
+ * committed, the reader starts there. The payload of a spilled frame may be gone earlier
+ * (ring/spill.c).
  *
  * Leaving is an exchange to FREE. The release of this exchange pairs with G1 as A1 does with G2.
  * The writer can evict a reader that is too slow: slot.c explains how the reader learns of the
@@ -78,10 +79,7 @@
  * exactly the frame's length, aligned and within one lap. A cursor must lie within one lap behind
  * the tail.
  */
-#include "ring/fastpath.h"
-
-#include <assert.h>
-#include <errno.h>
+#include "ring/ring.h"
 
 /* ---- Writer ---------------------------------------------------------------------------------- */
 
@@ -90,26 +88,22 @@ void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring) {
 }
 
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
-  uint64_t capacity = writer->view.capacity;
-  bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 &&
-               writer->tail % RC_FRAME_ALIGN == 0;
-  /* The writer may zero the header at the tail, and a grant is at most half a ring. The limit is 0
-   * before the first grant. */
-  bool room = writer->limit == 0 ? writer->tail == 0
-                                 : writer->tail + RC_FRAME_ALIGN <= writer->limit &&
-                                       writer->limit - writer->tail <= capacity / 2;
-  bool ahead =
-      writer->zeroed == 0 || (writer->zeroed % RC_FRAME_ALIGN == 0 &&
-                              writer->tail + writer->zeroed + RC_FRAME_ALIGN <= writer->limit);
-  bool bound = writer->ahead == 0 || writer->limit == 0 || writer->credit <= writer->ahead;
-  return shape && room && ahead && bound &&
-         (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
+  uint64_t capacity = writer->view.capacity, tail = writer->tail;
+  if (capacity < RC_MIN_BYTES || (capacity & (capacity - 1)) != 0) return false;
+  if (tail % RC_FRAME_ALIGN != 0) return false;
+  if (writer->open && writer->reserved > rc_ring_max_frame(capacity)) return false;
+  if (writer->limit == 0) return tail == 0 && writer->zeroed == 0; /* before the first grant */
+  /* The writer may zero the header at the tail, and a grant is at most half a ring. */
+  if (tail + RC_FRAME_ALIGN > writer->limit || writer->limit - tail > capacity / 2) return false;
+  if (writer->zeroed % RC_FRAME_ALIGN != 0) return false;
+  if (writer->zeroed != 0 && tail + writer->zeroed + RC_FRAME_ALIGN > writer->limit) return false;
+  return writer->ahead == 0 || writer->credit <= writer->ahead;
 }
 
 /* Up to where a reader has taken frames, as far as the writer knows. */
 static uint64_t taken_by(const struct rc_ring_writer *writer, const struct rc_slot *slot) {
-  uint64_t cursor = rc_load_acquire(&slot->cursor),
-           taken = rc_load_relaxed(&slot->taken); /* relaxed: only counted */
+  uint64_t cursor = rc_load_acquire(&slot->cursor);
+  uint64_t taken = rc_load_relaxed(&slot->taken); /* relaxed: only counted */
   return taken > cursor && rc_ring_is_cursor(writer, taken) ? taken : cursor;
 }
 
@@ -120,24 +114,27 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   rc_fence_full(); /* G0 -> J2 */
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct rc_slot *slot = &ring->control->slots[i];
-    enum rc_slot_state state =
-        rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 <- J4, and leaving */
+    uint64_t owner = rc_load_acquire(&slot->owner); /* G1 <- J4, and leaving */
+    enum rc_slot_state state = rc_owner_state(owner);
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
-    uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */
-    if (state == RC_SLOT_ACTIVE && rc_ring_is_cursor(writer, cursor)) {
-      if (cursor < lowest) {
-        lowest = cursor;
-        writer->blocker = i;
-      }
-      uint64_t taken = taken_by(writer, slot);
-      if (taken < writer->taken) {
-        writer->taken = taken;
-        writer->slowest = i;
-      }
-      continue;
+    if (state == RC_SLOT_JOINING) {
+      writer->blocker = i;
+      return -EAGAIN;
     }
-    writer->blocker = i;
-    return state == RC_SLOT_JOINING ? -EAGAIN : -EPROTO;
+    uint64_t cursor = rc_load_acquire(&slot->cursor); /* G2 <- A1 */
+    if (!rc_ring_is_cursor(writer, cursor)) {
+      writer->blocker = i;
+      return -EPROTO;
+    }
+    if (cursor < lowest) {
+      lowest = cursor;
+      writer->blocker = i;
+    }
+    uint64_t taken = taken_by(writer, slot);
+    if (taken < writer->taken) {
+      writer->taken = taken;
+      writer->slowest = i;
+    }
   }
   *out = lowest;
   return 0;
@@ -148,13 +145,12 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
 static void grant_credit(struct rc_ring_writer *writer) {
   uint64_t position = writer->taken;
   uint32_t behind = rc_ring_count(&writer->view, &position, 1);
-  writer->due = position < writer->tail
-                    ? position
-                    : writer->tail; /* beyond: a value that no reader of ours stores */
+  writer->due = position;
+  if (position > writer->tail) writer->due = writer->tail; /* no reader of ours stores such */
   if (behind != 0) behind += rc_ring_count(&writer->view, &position, (uint32_t)writer->ahead - 1);
   writer->credit = writer->ahead - behind;
-  if (writer->open && writer->credit == 0)
-    writer->credit = 1; /* a cursor moved back: the reservation stays */
+  /* A cursor moved back: the reservation stays. */
+  if (writer->open && writer->credit == 0) writer->credit = 1;
   if (writer->credit == 0) writer->blocker = writer->slowest;
 }
 
@@ -166,8 +162,8 @@ static int grant(struct rc_ring_writer *writer) {
   if (result != 0) return result;
   uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
   if (half < limit) limit = half;
-  if (limit > writer->limit)
-    writer->limit = limit; /* never lower: only an invalid cursor moves backwards */
+  /* Never lower: only an invalid cursor moves backwards. */
+  if (limit > writer->limit) writer->limit = limit;
   if (writer->ahead != 0) grant_credit(writer);
   RC_POINT(GRANT);
   /* Relaxed, because the fence L1 follows: a tap that saw a byte stored after L1 must find this
@@ -217,8 +213,8 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
 
 int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes,
                            uint16_t kind) {
-  struct rc_spilled *descriptor =
-      (struct rc_spilled *)(rc_frame_at(&writer->view, writer->tail) + 1);
+  struct rc_frame_header *frame = rc_frame_at(&writer->view, writer->tail);
+  struct rc_spilled *descriptor = (struct rc_spilled *)(frame + 1);
   if (!writer->open || writer->reserved < sizeof *descriptor) return -EINVAL;
   rc_store_relaxed(&descriptor->offset, offset); /* W1: relaxed, W2 publishes the store */
   rc_store_relaxed(&descriptor->bytes, bytes);   /* W1 */
@@ -240,23 +236,23 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
 /* ---- Reader ---------------------------------------------------------------------------------- */
 
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
-  bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 &&
-               reader->cursor <= reader->next &&
-               reader->next - reader->cursor <= reader->view.capacity;
-  return order && rc_ring_queue_is_valid(reader) && rc_ring_held(reader) <= RC_MAX_HELD &&
-         reader->lents <= RC_MAX_LEASES && reader->packed.at <= reader->packed.bytes &&
-         reader->slot < reader->view.slots;
+  uint64_t cursor = reader->cursor, next = reader->next;
+  if (cursor % RC_FRAME_ALIGN != 0 || next % RC_FRAME_ALIGN != 0) return false;
+  if (cursor > next || next - cursor > reader->view.capacity) return false;
+  if (!rc_ring_queue_is_valid(reader) || rc_ring_held(reader) > RC_MAX_HELD) return false;
+  if (reader->lents > RC_MAX_LEASES || reader->packed.at > reader->packed.bytes) return false;
+  return reader->slot < reader->view.slots;
 }
 
-/* Replaces the descriptor, in `frame`, by the payload that the descriptor names. */
+/* Replaces the descriptor, in `frame`, by the payload that it names. */
 static int read_spilled(const struct rc_ring *ring, struct rc_ring_frame *frame) {
   const struct rc_spilled *descriptor = frame->data;
   if (frame->bytes != sizeof *descriptor) return -EPROTO;
   /* Relaxed: W2 published both. Loaded once, so the checked value is the used value. */
-  uint64_t at = rc_load_relaxed(&descriptor->offset), length = rc_load_relaxed(&descriptor->bytes);
-  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes ||
-      length > ring->spill_bytes - at)
-    return -EPROTO;
+  uint64_t at = rc_load_relaxed(&descriptor->offset);
+  uint64_t length = rc_load_relaxed(&descriptor->bytes);
+  if (at % RC_LINE != sizeof(struct rc_frame_header)) return -EPROTO;
+  if (at > ring->spill_bytes || length > ring->spill_bytes - at) return -EPROTO;
   frame->offset = at;
   frame->bytes = length;
   frame->data = ring->spill ? ring->spill + at : NULL;
@@ -268,8 +264,8 @@ int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_f
   const struct rc_frame_header *frame = rc_frame_at(ring, position);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1, T1 <- W2 */
   if (end == 0) return -EAGAIN;
-  uint64_t meta =
-      rc_load_relaxed(&frame->meta); /* R2: loaded once, so the checked value is the used value */
+  /* R2. Loaded once, so the checked value is the used value. */
+  uint64_t meta = rc_load_relaxed(&frame->meta);
   uint32_t bytes = rc_meta_bytes(meta);
   uint16_t flags = rc_meta_flags(meta);
   if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity))
@@ -279,8 +275,8 @@ int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_f
   found.spilled = flags == RC_FRAME_SPILLED;
   found.packed = flags == RC_FRAME_PACKED;
   if (flags != 0 && !found.packed && !found.spilled) return -EPROTO;
-  if ((found.packed && bytes == 0) || (found.spilled && read_spilled(ring, &found) != 0))
-    return -EPROTO;
+  if (found.packed && bytes == 0) return -EPROTO;
+  if (found.spilled && read_spilled(ring, &found) != 0) return -EPROTO;
   *out = found;
   *after = end;
   return 0;
@@ -293,8 +289,8 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   int result = rc_ring_read(&reader->view, reader->next, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result != 0) return result;
-  if (end - reader->cursor > reader->view.capacity)
-    return -EPROTO; /* the held frames exceed a lap */
+  /* The held frames may not exceed a lap. */
+  if (end - reader->cursor > reader->view.capacity) return -EPROTO;
   rc_ring_hold(reader, end);
   return 0;
 }
@@ -302,8 +298,7 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
 uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t most) {
   struct rc_ring_frame frame;
   uint32_t count = 0;
-  for (uint64_t end; count < most && rc_ring_read(ring, *position, &frame, &end) == 0; count++)
-    *position = end;
+  while (count < most && rc_ring_read(ring, *position, &frame, position) == 0) count++;
   return count;
 }
 
@@ -312,5 +307,6 @@ int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_rin
   if (!rc_ring_holds(reader, position)) return -EINVAL;
   int result = rc_ring_read(&reader->view, position, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
-  return result == -EAGAIN ? -EPROTO : result;    /* a held frame was committed before */
+  if (result == -EAGAIN) return -EPROTO;          /* a held frame was committed before */
+  return result;
 }

@@ -7,19 +7,22 @@
  *     ACTIVE  -> FREE      the reader leaves
  *     ACTIVE  -> EVICTED   V1  the writer goes on without a living reader
  *     JOINING -> EVICTED   V1  the same: the reader was stopped in the middle of joining
- *     EVICTED -> FREE      the evicted reader, when finding out or leaving; after its death, a
- * reader without a slot others  -> FREE      the writer, for a dead process
+ *     EVICTED -> FREE      the evicted reader, when it finds out or leaves;
+ *                          after its death, a reader without a slot
+ *     others  -> FREE      the writer, for a dead process
  *
  * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the
- * slot, which no process reads any more, until the reader gives the slot up or is dead: a late
- * store of the cursor hits nothing. The evicted reader may be in the middle of reading, and the
- * writer can't wait for the reader to stop; the reader finds out alone:
+ * slot, which no process reads any more, until it gives the slot up or is dead: a late store of the
+ * cursor hits nothing. The evicted reader may be in the middle of reading, and the writer can't
+ * wait for it to stop; the reader finds out alone:
  *
  *     writer                                          reader
- *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire meta
- *     L0, L1  the next grant: limit, release fence    R3  load owner: not its own word? then
- * -ESTALE W1  stores over the evicted reader's frame      ... reads the payload in place A0 acquire
- * fence, load owner: not its own? then -ESTALE
+ *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit
+ *     L0  the next grant: store limit                 R2  load-acquire meta
+ *     L1  release fence                               R3  load owner: not its own? then -ESTALE
+ *     W1  stores over the evicted reader's frame          ... reads the payload in place
+ *                                                     A0  acquire fence, load owner: not its own?
+ *                                                         then -ESTALE
  *
  * L1 and A0 pair (as fences): if any of the reader's loads took a value from W1, then the load
  * after A0 finds V1's word. So the bytes read were whole if the load of the owner word after A0
@@ -27,11 +30,7 @@
  * overwritten length. For spill memory S1 stands in L1's place. No load of the owner word is needed
  * before A1: the writer does not read the cursor of an evicted slot.
  */
-#include "ring/slot.h"
-
-#include <errno.h>
-
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 
 int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot,
                   uint64_t *owner) {
@@ -40,11 +39,12 @@ int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint
     uint64_t found = rc_load_relaxed(word); /* relaxed: only a hint, the exchange decides */
     while (rc_owner_state(found) == RC_SLOT_FREE) {
       uint64_t claimed = rc_owner_make(pid, start, rc_owner_turn(found) + 1, RC_SLOT_JOINING);
-      if (!rc_cas_acq_rel(word, &found, claimed)) continue; /* J1 */
-      RC_POINT(J1_DONE);
-      *slot = i;
-      *owner = claimed;
-      return 0;
+      if (rc_cas_acq_rel(word, &found, claimed)) { /* J1 */
+        RC_POINT(J1_DONE);
+        *slot = i;
+        *owner = claimed;
+        return 0;
+      }
     }
   }
   return -EUSERS;
@@ -54,7 +54,9 @@ int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint
 static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
   const struct rc_frame_header *frame = rc_frame_at(ring, tail);
   uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
-  return end != 0 && end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes)) ? end : tail;
+  if (end == 0) return tail;
+  bool valid = end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes));
+  return valid ? end : tail;
 }
 
 /* Sets *start to where a joining reader starts. */
@@ -63,14 +65,15 @@ static int find_start(const struct rc_ring *ring, struct rc_start from, uint64_t
   if (tail % RC_FRAME_ALIGN != 0 || tail > RC_MAX_POSITION) return -EPROTO;
   RC_POINT(J3_DONE);
   *start = after_frame_at(ring, tail);
-  int result = from.newest ? rc_newest_find(ring, from, tail, start) : 0;
-  return result == -EAGAIN ? 0 : result;
+  if (!from.newest) return 0;
+  int result = rc_newest_find(ring, from, tail, start);
+  return result == -EAGAIN ? 0 : result; /* no such frame: *start is the next one */
 }
 
 int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner,
                      struct rc_start from, struct rc_ring_reader *out) {
   struct rc_slot *own = &ring->control->slots[slot];
-  uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE), start;
+  uint64_t active = rc_owner_as(owner, RC_SLOT_ACTIVE), start;
   rc_fence_full(); /* J2 -> G0 */
   RC_POINT(J2_DONE);
   int result = find_start(ring, from, &start);
@@ -84,6 +87,7 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner,
   rc_store_release(&own->cursor, start); /* -> G2 */
   rc_store_relaxed(&own->taken, start);  /* only counted; the last owner's may be above */
   RC_POINT(CURSOR_STANDS);
+  uint64_t found = owner;
   if (!rc_cas_strong_acq_rel(&own->owner, &found, active)) { /* J4 -> G1 */
     RC_POINT(CLAIM_LOST);
     rc_slot_free(ring, slot, active);
@@ -126,11 +130,11 @@ static bool is_reader(uint64_t owner) {
 }
 
 uint32_t rc_ring_participants(const struct rc_ring *ring) {
+  _Atomic uint32_t *shown = &ring->control->cpus.participants;
   uint32_t participants = 1;
-  for (uint32_t i = 0; i < ring->slots;
-       i++) /* relaxed: advice for waiters, counted anew now and then */
+  /* Relaxed: advice for waiters, counted anew now and then. */
+  for (uint32_t i = 0; i < ring->slots; i++)
     participants += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
-  if (rc_load_relaxed(&ring->control->cpus.participants) != participants)
-    rc_store_relaxed(&ring->control->cpus.participants, participants);
+  if (rc_load_relaxed(shown) != participants) rc_store_relaxed(shown, participants);
   return participants;
 }

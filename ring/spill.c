@@ -2,16 +2,16 @@
 /*
  * Frames beside the ring.
  *
- * A frame that is too large for the ring goes through SPILL. The writer takes a region of SPILL and
- * fills the region. The writer then commits a small frame to the ring, the descriptor, which names
- * the payload's offset and length. The ring's publishing therefore covers the payload as well: W2
- * -> R1 orders the payload as it orders the descriptor.
+ * A frame that is too large for the ring goes through SPILL. The writer takes a region of SPILL,
+ * fills it, and then commits a small frame to the ring, the descriptor, which names the payload's
+ * offset and length. The ring's publishing therefore covers the payload as well: W2 -> R1 orders it
+ * as it orders the descriptor.
  *
  * Ownership. A region belongs to the readers of its frame until all cursors are past the
  * descriptor. Only the writer needs the list of regions. The regions stand in a queue in the order
  * of their frames, so they become free in this order, by the same pass over the cursors as room in
  * the ring (rc_ring_lowest, G0 to G2 in ring.c). If a region's `end` is not above the lowest
- * cursor, no reader needs the region. The rule also covers a joining reader: either the pass sees
+ * cursor, no reader needs it. The rule also covers a joining reader: either the pass sees
  * JOINING and frees nothing, or the reader starts at a tail not older than the tail of the pass,
  * which is not below any freed `end`. A reader that joins at the newest frame, or at an older one,
  * may find the frame's region free:
@@ -23,12 +23,12 @@
  *         G1  JOINING? then free nothing              J6  load floor; above the position: gone
  *
  * S1 and J2 pair: either G1 sees the reader, and G2 the cursor of an ACTIVE reader, or J6 sees the
- * floor. With the first look alone, the writer could miss the reader, and the reader the floor.
+ * floor. With the first look alone, each could miss the other.
  *
  * Placement. First fit from the lowest offset: recently used memory has pages and is in the cache,
  * and the upper end falls idle and can be given back. All regions become free in the end, so a
  * frame that fits SPILL at all finds room once the readers have passed. A reservation that grows
- * may even move to a region that overlaps the old region.
+ * may even move to a region that overlaps the old one.
  *
  * A tap (ring/tap.h) does not block the writer. Before the writer reuses a region or gives the
  * memory back,
@@ -41,40 +41,52 @@
  */
 #include "ring/spill.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <string.h>
-
-#include "ring/point.h"
 
 void rc_spill_init(struct rc_spill *spill, uint64_t bytes) {
   *spill = (struct rc_spill){.bytes = bytes & ~(uint64_t)(RC_SPILL_UNIT - 1)};
 }
 
+/* ---- The list of regions --------------------------------------------------------------------- */
+
+/* The region that is `i` places behind the oldest. */
+static const struct rc_spill_region *by_age(const struct rc_spill *spill, uint32_t i) {
+  return &spill->regions[(spill->first + i) % RC_SPILL_REGIONS];
+}
+
+/* How many places behind the oldest the region stands that is the i-th by offset. */
+static uint32_t age_of(const struct rc_spill *spill, uint32_t i) {
+  return (spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS;
+}
+
+static bool overlap(const struct rc_spill_region *one, const struct rc_spill_region *other) {
+  return one->offset < other->offset + other->bytes && other->offset < one->offset + one->bytes;
+}
+
+static bool is_open_valid(const struct rc_spill *spill) {
+  const struct rc_spill_region *open = &spill->open;
+  if (open->bytes != rc_spill_room(spill->reserved)) return false;
+  for (uint32_t i = 0; i < spill->count; i++)
+    if (overlap(by_age(spill, i), open)) return false;
+  return open->offset + open->bytes <= spill->bytes;
+}
+
 bool rc_spill_is_valid(const struct rc_spill *spill) {
   if (spill->count > RC_SPILL_REGIONS || spill->first >= RC_SPILL_REGIONS) return false;
   uint64_t position = 0, offset = 0;
-  for (uint32_t i = 0; i < spill->count; i++) {
-    uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
-    if (end <= position) return false; /* the queue is in the order of the frames */
+  for (uint32_t i = 0; i < spill->count; i++) { /* the queue is in the order of the frames */
+    uint64_t end = by_age(spill, i)->end;
+    if (end <= position) return false;
     position = end;
   }
-  for (uint32_t i = 0; i < spill->count; i++) {
+  for (uint32_t i = 0; i < spill->count; i++) { /* by offset, without overlap */
     const struct rc_spill_region *region = &spill->regions[spill->order[i]];
-    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS >= spill->count)
-      return false;
-    if (region->offset < offset || region->bytes == 0 ||
-        (region->offset | region->bytes) % RC_SPILL_UNIT != 0)
-      return false; /* by offset, without overlap */
+    if (age_of(spill, i) >= spill->count) return false;
+    if (region->offset < offset || region->bytes == 0) return false;
+    if ((region->offset | region->bytes) % RC_SPILL_UNIT != 0) return false;
     offset = region->offset + region->bytes;
-    if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes &&
-        spill->open.offset < offset)
-      return false;
   }
-  if (spill->is_open && (spill->open.bytes != rc_spill_room(spill->reserved) ||
-                         spill->open.offset + spill->open.bytes > spill->bytes))
-    return false;
-  return offset <= spill->bytes;
+  return offset <= spill->bytes && (!spill->is_open || is_open_valid(spill));
 }
 
 /* ---- Freeing --------------------------------------------------------------------------------- */
@@ -87,11 +99,11 @@ static void drop_oldest(struct rc_spill *spill) {
   spill->first = (spill->first + 1) % RC_SPILL_REGIONS;
 }
 
-/* The end of the newest region below `lowest`; the floor if there is none above the floor. */
+/* The end of the newest region below `lowest`, but never less than the floor. */
 static uint64_t floor_below(const struct rc_spill *spill, uint64_t lowest) {
   uint64_t floor = spill->floor;
   for (uint32_t i = 0; i < spill->count; i++) {
-    uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
+    uint64_t end = by_age(spill, i)->end;
     if (end > lowest) break;
     if (end > floor) floor = end;
   }
@@ -106,15 +118,15 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
   if (floor != spill->floor) {
     spill->floor = floor;
     RC_POINT(RECLAIM);
-    rc_store_relaxed(&ring->view.control->spill_floor,
-                     floor); /* S0 -> T6, J6: relaxed, because the fence S1 follows */
+    /* S0 -> T6, J6. Relaxed, because the fence S1 follows. */
+    rc_store_relaxed(&ring->view.control->spill_floor, floor);
     RC_POINT(S0_DONE);
     result = rc_ring_lowest(ring, &lowest); /* S1, as G0 -> T5, A0, J2 */
     RC_POINT(S1_DONE);
     if (result != 0) return result;
   }
-  while (spill->count > 0 && spill->regions[spill->first].end <= (lowest < floor ? lowest : floor))
-    drop_oldest(spill);
+  uint64_t free_below = lowest < floor ? lowest : floor;
+  while (spill->count > 0 && by_age(spill, 0)->end <= free_below) drop_oldest(spill);
   assert(rc_spill_is_valid(spill));
   return 0;
 }
@@ -129,12 +141,11 @@ static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t roo
   if (room > spill->bytes) return false;
   for (uint32_t i = 0; i < spill->count; i++) {
     const struct rc_spill_region *region = &spill->regions[spill->order[i]];
-    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS < passed) continue;
+    if (age_of(spill, i) < passed) continue;
     if (region->offset - at >= room) break;
     at = region->offset + region->bytes;
   }
-  /* After a break, the rest of SPILL is at least the found gap, so the same check accepts the
-   * gap. */
+  /* After a break, the rest of SPILL is at least the found gap, so the same check accepts it. */
   if (spill->bytes - at < room) return false;
   *offset = at;
   return true;
@@ -165,15 +176,15 @@ int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint
 
 uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
   uint64_t room = rc_spill_room(bytes), offset;
-  uint32_t few = 0,
-           enough = spill->count; /* oldest regions to free; freeing more never leaves less room */
+  /* Numbers of oldest regions to free; freeing more never leaves less room. */
+  uint32_t few = 0, enough = spill->count;
   if (enough == 0) return 0;
   while (enough - few > 1) {
     uint32_t middle = few + (enough - few) / 2;
     if (find_gap(spill, middle, room, &offset)) enough = middle;
     else few = middle;
   }
-  return spill->regions[(spill->first + enough - 1) % RC_SPILL_REGIONS].end;
+  return by_age(spill, enough - 1)->end;
 }
 
 /* ---- Using ----------------------------------------------------------------------------------- */
@@ -186,10 +197,13 @@ void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes) {
 }
 
 static void enqueue(struct rc_spill *spill, struct rc_spill_region region) {
-  uint32_t index = (spill->first + spill->count) % RC_SPILL_REGIONS, i = spill->count++;
+  uint32_t index = (spill->first + spill->count) % RC_SPILL_REGIONS, i = spill->count;
   spill->regions[index] = region;
-  for (; i > 0 && spill->regions[spill->order[i - 1]].offset > region.offset; i--)
+  spill->count++;
+  while (i > 0 && spill->regions[spill->order[i - 1]].offset > region.offset) {
     spill->order[i] = spill->order[i - 1];
+    i--;
+  }
   spill->order[i] = (uint16_t)index;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Spill memory: the payloads of frames that are too large for the ring. The writer keeps the list
- * of regions in private memory, so no peer can change the list. The functions here neither read nor
- * write the payloads. The essay atop spill.c gives the algorithm.
+ * of regions in private memory, so no peer can change it. The functions here neither read nor write
+ * the payloads. The essay atop spill.c gives the algorithm.
  */
 #ifndef RC_RING_SPILL_H
 #define RC_RING_SPILL_H
@@ -11,14 +11,14 @@
 
 #define RC_SPILL_REGIONS 256u  /* the most in flight */
 #define RC_SPILL_UNIT    4096u /* regions start and end on multiples */
-#define RC_SPILL_PHASE \
-  sizeof(struct rc_frame_header) /* the payload's offset in the region, as in the ring */
+/* The payload's offset in the region, as in the ring. */
+#define RC_SPILL_PHASE sizeof(struct rc_frame_header)
 
 /* A part of SPILL in use. */
 struct rc_spill_region {
   uint64_t offset, bytes;
-  uint64_t end; /* the position after the frame: a reader whose cursor is not below needs the region
-                   no more */
+  /* The position after the frame: a reader whose cursor is not below needs the region no more. */
+  uint64_t end;
 };
 
 struct rc_spill {
@@ -46,15 +46,15 @@ static inline uint64_t rc_spill_max_frame(uint64_t spill_bytes) {
 
 void rc_spill_init(struct rc_spill *spill, uint64_t bytes);
 
-/* Frees the regions that all cursors have passed, and publishes the floor for taps. An error of
- * rc_ring_lowest frees nothing. */
+/* Frees the regions that all cursors have passed, and publishes the floor for taps. After an error
+ * of rc_ring_lowest nothing is freed. */
 int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring);
 
 /* Finds an offset for a payload of `bytes`, and changes nothing: rc_spill_open takes the region.
  *
  * An open region stays where there is room for `bytes`. Otherwise, and if the reservation `grows`,
- * the function prefers a gap in which the reservation can double once more. The new region may
- * overlap the open region. -EMSGSIZE: `bytes` never fit. -EAGAIN: not enough room now. */
+ * a gap in which it can double once more is preferred. The new region may overlap the open one.
+ * -EMSGSIZE: `bytes` never fit. -EAGAIN: not enough room now. */
 int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint64_t *offset);
 
 /* After -EAGAIN: the position that all cursors must reach before `bytes` fit. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring/tap.h"
 
-#include <errno.h>
 #include <string.h>
 
 void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
-  uint64_t tail = rc_load_acquire(
-      &ring->control->tail); /* <- W3: the word at the tail is 0, or committed since */
+  /* <- W3: the word at the tail is 0, or committed since. */
+  uint64_t tail = rc_load_acquire(&ring->control->tail);
   *tap = (struct rc_ring_tap){.view = *ring, .next = tail & ~(uint64_t)(RC_FRAME_ALIGN - 1)};
 }
 
@@ -46,18 +45,21 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 #endif
 }
 
-#define PIECE \
-  ((uint64_t)1 << 20) /* bytes of a spilled payload to copy between two loads of the floor */
+/* What became of one try to copy the frame at `next`; negative: an error. */
+enum { COPIED, FRAME_LOST, PAYLOAD_LOST };
 
-/* Copies a spilled payload. -ESTALE: the payload may have been overwritten. */
+/* Bytes of a spilled payload to copy between two loads of the floor. */
+#define PIECE ((uint64_t)1 << 20)
+
 static int fetch(struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
-  for (uint64_t done = 0;;) {
+  uint64_t done = 0;
+  for (;;) {
     rc_fence_acquire(); /* T5 <- S1 */
-    uint64_t floor =
-        rc_load_relaxed(&tap->view.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
-    if (floor > frame->position) return -ESTALE;
-    if (done == frame->bytes) return 0;
-    uint64_t piece = frame->bytes - done < PIECE ? frame->bytes - done : PIECE;
+    /* T6: relaxed, ordered by the fence T5. */
+    uint64_t floor = rc_load_relaxed(&tap->view.control->spill_floor);
+    if (floor > frame->position) return PAYLOAD_LOST;
+    if (done == frame->bytes) return COPIED;
+    uint64_t left = frame->bytes - done, piece = left < PIECE ? left : PIECE;
     int result = tap->fetch(tap->context, frame->offset + done, to + done, piece); /* T4 */
     if (result != 0) return result;
     done += piece;
@@ -65,37 +67,43 @@ static int fetch(struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uin
   }
 }
 
+/* Tries to copy the frame at `next`; *end is the position after it. */
+static int try_copy(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out,
+                    uint64_t *end) {
+  struct rc_ring_frame found;
+  int result = rc_ring_read(&tap->view, tap->next, &found, end); /* T1 */
+  if (!is_whole(tap)) return FRAME_LOST; /* the header read is not believed */
+  if (result != 0) return result;
+  const void *data = found.data;
+  found.data = buffer;
+  *out = found;
+  if (found.bytes > room) return -EMSGSIZE;
+  if (found.spilled) return fetch(tap, &found, buffer);
+  copy(buffer, data, found.bytes);
+  return is_whole(tap) ? COPIED : FRAME_LOST;
+}
+
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out) {
   uint64_t start = tap->next, end;
-  for (int tries = 0; tries < 3;) { /* if the writer laps the tap each time, give up for now */
-    struct rc_ring_frame found;
-    int result =
-        rc_ring_read(&tap->view, tap->next, &found, &end); /* T1; believed only after is_whole */
-    if (is_whole(tap)) {
-      if (result != 0) return result;
-      const void *data = found.data;
-      found.data = buffer;
-      *out = found;
-      if (found.bytes > room) return -EMSGSIZE;
-      if (found.spilled) result = fetch(tap, &found, buffer);
-      else copy(buffer, data, found.bytes);
-      if (result == 0 && (found.spilled || is_whole(tap))) {
-        tap->copied += end - tap->next;
-        tap->next = end;
-        return 0;
-      }
-      if (result == -ESTALE) { /* the payload alone is lost */
-        /* Or a hostile writer could make a tap skip lost frames without end. */
-        if (end - start > tap->view.capacity) return -EAGAIN;
-        lose(tap, end);
-        tap->missed += found.bytes;
-        continue;
-      }
-      if (result != 0) return result;
+  int laps = 0;
+  while (laps < 3) { /* if the writer laps the tap each time, give up for now */
+    int outcome = try_copy(tap, buffer, room, out, &end);
+    if (outcome < 0) return outcome;
+    if (outcome == COPIED) {
+      tap->copied += end - tap->next;
+      tap->next = end;
+      return 0;
+    }
+    if (outcome == PAYLOAD_LOST) {
+      /* Or a hostile writer could make a tap skip lost frames without end. */
+      if (end - start > tap->view.capacity) return -EAGAIN;
+      lose(tap, end);
+      tap->missed += out->bytes;
+      continue;
     }
     if (!skip(tap)) return -EPROTO;
     start = tap->next;
-    tries++;
+    laps++;
   }
   return -EAGAIN;
 }

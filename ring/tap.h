@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tap reads a ring without a slot. The writer does not wait for a tap, so the writer may
- * overwrite a frame while the tap copies the frame.
+ * A tap reads a ring without a slot. The writer does not wait for a tap, so it may overwrite a
+ * frame while the tap copies it.
  *
- *     writer                                          tap at position p
- *     L0  store limit                                 T1  load-acquire commit[p], header, copy the
- *         payload
- *     L1  release fence                               T2  acquire fence
- *     L2  write bytes below this limit                T3  load limit; p + capacity >= limit: the
- *         copy is intact
+ *     writer                                 tap at position p
+ *     L0  store limit                        T1  load-acquire commit[p], header, copy the payload
+ *     L1  release fence                      T2  acquire fence
+ *     L2  write bytes below this limit       T3  load limit; p + capacity >= limit: copy intact
  *
  * If T1 loaded any byte of L2, then L1 and T2 pair, T3 loads the limit of L0 or a later one, and
  * the tap discards the copy. The writer grants itself at most half a ring at a time, so a tap less
@@ -21,9 +19,9 @@
  *     T4  copy the payload     T5  acquire fence     T6  load floor; p >= floor: the copy is intact
  *
  * A payload may be lost while its frame is still in the ring, as soon as the readers have passed
- * the frame. The memory may even be given back, and a load from a mapping would allocate pages
- * again. So the caller provides a function that copies from SPILL, and the tap calls the function
- * for one piece between two loads of the floor.
+ * it. The memory may even be given back, and a load from a mapping would allocate pages again. So
+ * the caller provides a function that copies from SPILL, and the tap calls it for one piece between
+ * two loads of the floor.
  */
 #ifndef RC_RING_TAP_H
 #define RC_RING_TAP_H

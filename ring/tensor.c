@@ -4,13 +4,13 @@
  *
  * Packing copies blocks. First the axes are coalesced: axes of size 1 are dropped, and two
  * neighbours become one axis if the outer stride continues the inner axis. If the innermost
- * remaining axis has no gaps, the whole axis is one block; otherwise each element is a block. The
+ * remaining axis has no gaps, it is one block; otherwise each element is a block. The
  * rest is a walk over the other axes, one block at a time. A tensor in C order becomes a single
  * block, a slice of rows one block per row, a transposed tensor one block per element. Blocks of
  * the common element sizes have copy loops with a constant size. A stride is only ever multiplied
  * by an index within the shape, so zero and negative strides need no special case.
  */
-#include "ring/tensor.h"
+#include "ring/frame.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,14 +27,15 @@ uint32_t rc_element_bits(struct ringcast_dtype dtype, uint32_t flags) {
   if (dtype.code > DTYPE_CODE_MAX) return 0;
   uint32_t bits = (uint32_t)dtype.bits * dtype.lanes;
   if (!(flags & RINGCAST_ITEM_PADDED)) return bits;
-  return bits % 8 ? (bits + 7) & ~UINT32_C(7) : 0;
+  if (bits % 8 == 0) return 0;
+  return (bits + 7) & ~UINT32_C(7);
 }
 
 int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_t *out_count) {
   if (ndim < 0 || ndim > RINGCAST_MAX_NDIM || (ndim > 0 && !shape)) return -EINVAL;
   int64_t count = 1;
   bool empty = false;
-  for (int32_t i = ndim; i-- > 0;) {
+  for (int32_t i = ndim - 1; i >= 0; i--) {
     if (shape[i] < 0) return -EINVAL;
     if (strides) strides[i] = count;
     if (shape[i] == 0) empty = true;
@@ -45,11 +46,10 @@ int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_
 }
 
 int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
-  /* Eight elements have exactly `bits` bytes, so the total number of bits need not fit in 64
-   * bits. */
+  /* Eight elements have exactly `bits` bytes, so the total in bits need not fit in 64. */
   uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
-  if (__builtin_mul_overflow(eights, bits, &bytes) || __builtin_add_overflow(bytes, rest, &bytes))
-    return -EINVAL;
+  if (__builtin_mul_overflow(eights, bits, &bytes)) return -EINVAL;
+  if (__builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;
   if (bytes > INT64_MAX) return -EINVAL;
   *out = bytes;
   return 0;
@@ -58,7 +58,7 @@ int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
 bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides) {
   bool chained = true;
   int64_t expected = 1;
-  for (int32_t i = ndim; i-- > 0;) {
+  for (int32_t i = ndim - 1; i >= 0; i--) {
     if (shape[i] == 0) return true; /* no elements */
     if (shape[i] == 1) continue;
     if (strides[i] != expected) chained = false;
@@ -70,8 +70,8 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
 bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
   if (rc_strides_are_c(ndim, shape, strides)) return true;
   int64_t expected = 1, count = 1;
-  for (int32_t found = 0, i = 0; found < ndim;
-       found++, i = 0) { /* the axes, from the innermost on */
+  for (int32_t found = 0; found < ndim; found++) { /* the axes, from the innermost on */
+    int32_t i = 0;
     while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
     if (i == ndim) break;
     expected *= shape[i];
@@ -86,13 +86,14 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   if (bits == 0) return -EINVAL;
   int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
   if (rc < 0) return rc;
-  if (bits % 8 != 0 && tensor->strides &&
-      !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
-    return -EINVAL; /* an element has no byte address */
-  bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
-  if (is_dense && tensor->strides &&
-      !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
-    return -EINVAL;
+  if (tensor->strides) {
+    bool has_address = bits % 8 == 0; /* each element */
+    if (!has_address && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
+      return -EINVAL;
+    bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
+    if (is_dense && !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
+      return -EINVAL;
+  }
   return rc_packed_bytes(bits, count, out);
 }
 
@@ -100,14 +101,17 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
  * is not empty. */
 static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, struct axis *axes) {
   int n = 0;
-  for (int32_t i = tensor->ndim; i-- > 0;) {
+  for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
     int64_t step, continued;
     if (tensor->shape[i] == 1) continue; /* the stride has no meaning */
     if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
     if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) &&
-        continued == step)
+        continued == step) {
       axes[n - 1].count *= tensor->shape[i];
-    else axes[n++] = (struct axis){tensor->shape[i], step};
+      continue;
+    }
+    axes[n] = (struct axis){tensor->shape[i], step};
+    n++;
   }
   return n;
 }
@@ -135,7 +139,8 @@ static void axes_copy(const struct axis *axes, int n, size_t block, const uint8_
     out += (size_t)axes[0].count * block;
     int i = 1;
     for (; i < n; i++) {
-      if (++index[i] < axes[i].count) break;
+      index[i]++;
+      if (index[i] < axes[i].count) break;
       at -= axes[i].step * (axes[i].count - 1);
       index[i] = 0;
     }
@@ -157,13 +162,14 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
   }
   struct axis storage[RINGCAST_MAX_NDIM], *axes = storage;
   storage[0] = (struct axis){0}; /* for compilers that cannot prove n > 0 below */
-  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) /
-                  8; /* smaller elements are in C order: packed above */
+  /* Elements without whole bytes are in C order, and packed above. */
+  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) / 8;
   int n = axes_coalesce(tensor, block, axes);
   if (n < 0) return n;
   if (axes[0].step == block) {
     block *= axes[0].count;
-    axes++, n--;
+    axes++;
+    n--;
   }
   assert(n > 0); /* with no axis left, the tensor would be in C order */
   axes_copy(axes, n, (size_t)block, tensor->data, out);

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Which parts of a ring's spill memory are backed by pages. The writer provides a part before a
+ * frame needs it, and gives idle parts back to the machine. A reader makes sure of a part before
+ * lending a frame there. Writer and reader work in chunks, and each keeps a table of them.
+ *
  * A chunk has 2 MiB: large enough for a small table of chunks and for a huge page, small enough to
  * provide little memory for nothing.
  *
@@ -11,7 +15,7 @@
  * Reader. A hole must not be a signal at the first load. MADV_POPULATE_READ (Linux 5.14) reports an
  * error instead, and fills the page tables in one go. Over full page tables the call costs as much
  * again (1.7 ms for 32 MiB of small pages, more than to write them). So a reader skips a chunk that
- * the reader has populated before, until the writer gives memory back and advances the epoch. The
+ * it has populated before, until the writer gives memory back and advances the epoch. The
  * epoch is stored before the commit of any frame in newly provided memory, so a reader of such a
  * frame has seen the epoch. The reader populates whole chunks, also for a part of one: an honest
  * writer provides whole chunks.
@@ -20,7 +24,7 @@
  * prevent that: a hostile writer can punch the hole after the look, and then each load allocates a
  * page, or is a signal where the machine has no memory left. docs/reliability.md says so.
  */
-#include "shm/backing.h"
+#include "shm/memory.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -69,8 +73,7 @@ static int provide_run(struct rc_backing *backing, uint64_t first, uint64_t end,
   if (bytes > room.bytes)
     return rc_fail(-ENOMEM,
                    "can't get %llu bytes more of spill memory for this frame: %s has room for "
-                   "%llu; free memory or "
-                   "raise the limit",
+                   "%llu; free memory or raise the limit",
                    (unsigned long long)bytes, room.limit, (unsigned long long)room.bytes);
   int result = rc_memory_provide(backing->memory, offset, bytes);
   if (result != 0)
@@ -93,33 +96,41 @@ bool rc_backing_has(const struct rc_backing *backing, uint64_t offset, uint64_t 
 }
 
 int rc_backing_provide(struct rc_backing *backing, uint64_t offset, uint64_t bytes) {
-  uint64_t first = first_chunk(offset), end = end_chunk(offset + bytes);
+  uint64_t first = first_chunk(offset), end = end_chunk(offset + bytes), at = first;
   uint32_t now = rc_os.seconds();
-  for (uint64_t i = first, run; i < end; i = run + 1) {
-    for (run = i; run < end && backing->used[run] == 0;) run++;
-    int result = run > i ? provide_run(backing, i, run, now) : 0;
-    if (result != 0) return result;
+  while (at < end) {
+    uint64_t run = at; /* the chunks from `at` to `run` lack pages */
+    while (run < end && backing->used[run] == 0) run++;
+    if (run > at) {
+      int result = provide_run(backing, at, run, now);
+      if (result != 0) return result;
+    }
+    at = run + 1;
   }
   stamp(backing, first, end, now);
   return 0;
 }
 
-/* Gives back the idle chunks from `first` on, up to the first busy chunk. Returns the busy
- * chunk. */
+/* Whether a chunk is not in use. One that is not backed is punched too: a reader may have loaded
+ * from it, and so allocated a page. */
+static bool is_idle(const struct rc_backing *backing, uint64_t chunk, uint32_t now) {
+  uint32_t used = backing->used[chunk];
+  return used == 0 || now + 1 - used >= RC_BACKING_IDLE_S;
+}
+
+/* Gives back the idle chunks from `first` on, up to the first busy chunk, which is returned. */
 static uint64_t trim_run(struct rc_backing *backing, uint64_t first, uint64_t chunks,
                          uint32_t now) {
   uint64_t end = first, bytes = 0;
-  /* Chunks that are not backed are punched too: a reader may have loaded from one, and so allocated
-   * a page. */
-  for (; end < chunks &&
-         (backing->used[end] == 0 || now + 1 - backing->used[end] >= RC_BACKING_IDLE_S);
-       end++)
-    bytes += backing->used[end] != 0 ? RC_BACKING_CHUNK : 0;
+  while (end < chunks && is_idle(backing, end, now)) {
+    if (backing->used[end] != 0) bytes += RC_BACKING_CHUNK;
+    end++;
+  }
   if (bytes == 0) return end;
   RC_POINT(PUNCH);
-  if (rc_memory_punch(backing->memory, first * RC_BACKING_CHUNK,
-                      (end - first) * RC_BACKING_CHUNK) != 0)
-    return end;
+  int result =
+      rc_memory_punch(backing->memory, first * RC_BACKING_CHUNK, (end - first) * RC_BACKING_CHUNK);
+  if (result != 0) return end;
   RC_POINT(PUNCHED);
   memset(&backing->used[first], 0, (end - first) * sizeof *backing->used);
   backing->in_place -= bytes;
@@ -136,8 +147,8 @@ bool rc_backing_trim(struct rc_backing *backing, const struct rc_spill *spill) {
     stamp_region(backing, &spill->regions[(spill->first + i) % RC_SPILL_REGIONS], now);
   if (spill->is_open) stamp_region(backing, &spill->open, now);
   uint64_t before = backing->in_place, chunks = first_chunk(backing->memory->bytes);
-  for (uint64_t i = end_chunk(backing->keep); i < chunks; i++)
-    i = trim_run(backing, i, chunks, now);
+  uint64_t at = end_chunk(backing->keep);
+  while (at < chunks) at = trim_run(backing, at, chunks, now) + 1;
   return backing->in_place != before;
 }
 
@@ -159,22 +170,30 @@ static bool has_seen(const struct rc_backing_view *view, uint64_t chunk) {
   return view->seen[chunk / 64] >> chunk % 64 & 1;
 }
 
+/* Populates a run of chunks, none of which was seen. */
+static int populate_run(struct rc_backing_view *view, uint64_t first, uint64_t end) {
+  uint8_t *at = view->memory->base + first * RC_BACKING_CHUNK;
+  int result = rc_os.advise(at, (end - first) * RC_BACKING_CHUNK, MADV_POPULATE_READ);
+  bool is_old = result == -EINVAL || result == -ENOSYS; /* maps each page at its first load */
+  if (result != 0 && !is_old) return result;
+  for (uint64_t i = first; i < end; i++) view->seen[i / 64] |= (uint64_t)1 << i % 64;
+  return 0;
+}
+
 int rc_backing_view_check(struct rc_backing_view *view, uint64_t offset, uint64_t bytes,
                           uint32_t epoch) {
-  const struct rc_memory *memory = view->memory;
   if (epoch != view->epoch)
-    memset(view->seen, 0, (first_chunk(memory->bytes) / 64 + 1) * sizeof *view->seen);
+    memset(view->seen, 0, (first_chunk(view->memory->bytes) / 64 + 1) * sizeof *view->seen);
   view->epoch = epoch;
-  uint64_t end = end_chunk(offset + bytes);
-  for (uint64_t i = first_chunk(offset), run; i < end; i = run + 1) {
-    for (run = i; run < end && !has_seen(view, run);) run++;
-    if (run == i) continue;
-    int result = rc_os.advise(memory->base + i * RC_BACKING_CHUNK, (run - i) * RC_BACKING_CHUNK,
-                              MADV_POPULATE_READ);
-    if (result != 0 && result != -EINVAL && result != -ENOSYS)
-      return result; /* an older kernel maps as it is read */
-    for (uint64_t chunk = i; chunk < run; chunk++)
-      view->seen[chunk / 64] |= (uint64_t)1 << chunk % 64;
+  uint64_t at = first_chunk(offset), end = end_chunk(offset + bytes);
+  while (at < end) {
+    uint64_t run = at;
+    while (run < end && !has_seen(view, run)) run++;
+    if (run > at) {
+      int result = populate_run(view, at, run);
+      if (result != 0) return result;
+    }
+    at = run + 1;
   }
   return 0;
 }

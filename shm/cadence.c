@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "shm/cadence.h"
+#include "shm/wait.h"
 
 #define ENOUGH    4u /* gaps learnt before the first window */
 #define WEIGHT    8  /* a gap moves the mean by an eighth */
@@ -9,8 +9,8 @@
 #define SAVED     4  /* messages for which the budget is saved at most */
 #define LEAST_GAP ((int64_t)200 * 1000)
 #define MARGIN    ((int64_t)3 * 1000) /* added to each side of a window */
-#define MOST_HALF \
-  ((int64_t)1000 * 1000) /* a longer spin costs more than the wake-up saved, and delays signals */
+/* A longer spin costs more than the wake-up saved, and delays signals. */
+#define MOST_HALF  ((int64_t)1000 * 1000)
 #define FIRST_LEAD ((int64_t)60 * 1000)  /* Linux's timer slack is 50 us */
 #define MOST_LEAD  ((int64_t)300 * 1000) /* a longer delay means a busy CPU */
 
@@ -42,7 +42,8 @@ static void learn(struct rc_cadence *cadence, int64_t gap) {
   int64_t error = gap - cadence->gap, distance = error < 0 ? -error : error;
   int64_t limit = 2 * cadence->spread + cadence->gap / 32;
   bool strange = cadence->known >= ENOUGH && distance > limit;
-  cadence->strange = strange ? cadence->strange + 1 : 0;
+  if (strange) cadence->strange++;
+  else cadence->strange = 0;
   bool unlike = cadence->known < ENOUGH && distance > cadence->gap / 2;
   if (unlike || cadence->strange == STRANGE) {
     begin(cadence, gap);
@@ -60,7 +61,8 @@ void rc_cadence_came(struct rc_cadence *cadence, int64_t now) {
   cadence->last = now;
   if (!first && step < LEAST_GAP) return; /* of a burst */
   if (!first && cadence->known != 0 && gap < cadence->gap / 4) {
-    if (++cadence->burst < BURST) return;
+    cadence->burst++;
+    if (cadence->burst < BURST) return;
     gap = step;
     cadence->known = 0;
   }
@@ -86,7 +88,7 @@ bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent
   cadence->refilled = now;
   int64_t half = least(cadence->spread + MARGIN, most_half), due = cadence->came + cadence->gap;
   *out = (struct rc_window){.wake = due - half - cadence->lead, .due = due, .until = due + half};
+  if (now >= out->until) return false;
   int64_t start = now < out->wake ? due - half : now;
-  if (now >= out->until || start + cadence->saved < out->until) return false;
-  return true;
+  return start + cadence->saved >= out->until;
 }

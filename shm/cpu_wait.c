@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "shm/cpu_wait.h"
+#include "shm/wait.h"
 
 #include "ring/atomics.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 
 #if defined(__x86_64__)
 
@@ -41,11 +41,13 @@ __attribute__((target("mwaitx"))) static void wait_by_mwaitx(void) {
 }
 
 void rc_cpu_watch(enum rc_cpu_wait how, const void *word) {
-  how == RC_CPU_UMWAIT ? watch_by_umonitor(word) : watch_by_monitorx(word);
+  if (how == RC_CPU_UMWAIT) watch_by_umonitor(word);
+  else watch_by_monitorx(word);
 }
 
 void rc_cpu_wait(enum rc_cpu_wait how) {
-  how == RC_CPU_UMWAIT ? wait_by_umwait() : wait_by_mwaitx();
+  if (how == RC_CPU_UMWAIT) wait_by_umwait();
+  else wait_by_mwaitx();
 }
 
 #elif defined(__aarch64__)
@@ -79,7 +81,10 @@ void rc_cpu_wait(enum rc_cpu_wait how) {
 
 static enum rc_cpu_wait find(void) { return RC_CPU_PAUSE; }
 
-void rc_cpu_watch(enum rc_cpu_wait how, const void *word) { (void)how, (void)word; }
+void rc_cpu_watch(enum rc_cpu_wait how, const void *word) {
+  (void)how;
+  (void)word;
+}
 
 void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
 
@@ -88,6 +93,10 @@ void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
 enum rc_cpu_wait rc_cpu_wait_choose(void) {
   static _Atomic int found = -1;     /* not asked yet */
   int how = rc_load_relaxed(&found); /* relaxed: the number is all there is */
-  if (how < 0) rc_store_relaxed(&found, how = (int)find());
-  return rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : (enum rc_cpu_wait)how;
+  if (how < 0) {
+    how = (int)find();
+    rc_store_relaxed(&found, how);
+  }
+  if (rc_feature_disabled("cpu_wait")) return RC_CPU_PAUSE;
+  return (enum rc_cpu_wait)how;
 }

@@ -19,9 +19,9 @@
  * on huge pages.
  *
  * Spill memory is different: most pages are absent. The file has its maximum size from the start,
- * and the writer provides a part when a frame needs the part (shm/backing.c), by the calls above.
- * Huge pages make this cheap enough: a collapse clears 32 MiB in 6 ms and a reader maps them in 25
- * us, against 41 ms and 8 ms with small pages.
+ * and the writer provides a part when a frame needs it (shm/backing.c), by the calls above.
+ * Huge pages make this cheap enough: a collapse clears 32 MiB in 6 ms and a reader maps them in
+ * 25 us, against 41 ms and 8 ms with small pages.
  *   - Spill memory has no FUTURE_WRITE seal, because the kernel would then refuse to punch holes
  *     and used pages could never return to the machine. Instead the file's mode is 0400 and readers
  *     open the file for reading. This prevents accidents. It does not stop a hostile process of the
@@ -38,8 +38,8 @@
  * than clearing a huge one. If the touch already got a huge page, the collapse only checks. Readers
  * then map huge pages too.
  *
- * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores the policy
- * with the file, so the policy holds for every process that touches a page. A collapsed page stays
+ * NUMA. The policy is set on the mapping before any page is allocated. The kernel stores it with
+ * the file, so it holds for every process that touches a page. A collapsed page stays
  * on the node of the touched small page. The kernel interleaves by small pages; make_huge chooses
  * the small pages so that the huge pages interleave as well.
  *
@@ -53,14 +53,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ring/point.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/topology.h"
 #include "shm/os.h"
@@ -89,10 +88,11 @@ static int map_once(const struct rc_memory *memory, uint8_t *at, int protection)
   int flags = (memory->private_map ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
   if (!memory->sparse) return rc_os.map(at, memory->bytes, protection, flags, memory->fd, &mapped);
   int result = rc_os.map(at, memory->bytes, PROT_NONE, flags | MAP_NORESERVE, memory->fd, &mapped);
-  if (result == 0) munlock(at, memory->bytes); /* cannot fail: the range is one mapping */
-  if (result == 0 && mprotect(at, memory->bytes, protection) != 0) result = -errno;
-  if (result == 0) rc_os.advise(at, memory->bytes, MADV_DONTDUMP);
-  return result;
+  if (result != 0) return result;
+  munlock(at, memory->bytes); /* cannot fail: the range is one mapping */
+  if (mprotect(at, memory->bytes, protection) != 0) return -errno;
+  rc_os.advise(at, memory->bytes, MADV_DONTDUMP);
+  return 0;
 }
 
 /* Reserves mappings * bytes of address space, aligned for the pages, and overlays the range with
@@ -103,8 +103,8 @@ static int map_file(struct rc_memory *memory, int protection) {
   void *reserved;
   int result = rc_os.map(NULL, wanted + alignment, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, &reserved);
-  if (result == -EAGAIN)
-    return -ENOMEM; /* mlockall's limit is reached; elsewhere -EAGAIN means "try later" */
+  /* The limit of mlockall is reached; elsewhere -EAGAIN means "try later". */
+  if (result == -EAGAIN) return -ENOMEM;
   if (result != 0) return result;
   uint8_t *start = reserved;
   uint8_t *base = (uint8_t *)(((uintptr_t)start + alignment - 1) & ~(uintptr_t)(alignment - 1));
@@ -129,7 +129,8 @@ int rc_memory_check_file(const struct rc_memory *memory) {
 
 int rc_memory_punch(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   int result = rc_memory_check_file(memory);
-  return result != 0 ? result : rc_os.punch(memory->fd, offset, bytes);
+  if (result != 0) return result;
+  return rc_os.punch(memory->fd, offset, bytes);
 }
 
 void rc_memory_destroy(struct rc_memory *memory) {
@@ -155,11 +156,10 @@ static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
   if (wish->numa > RINGCAST_NUMA_NODE)
     return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
   if (wish->numa == RINGCAST_NUMA_NODE && !rc_nodes_have(&nodes, wish->node))
-    return rc_fail(
-        -EINVAL,
-        "this process may not use memory on NUMA node %u: choose one of Mems_allowed_list in "
-        "/proc/self/status that has memory",
-        wish->node);
+    return rc_fail(-EINVAL,
+                   "this process may not use memory on NUMA node %u: choose one of "
+                   "Mems_allowed_list in /proc/self/status that has memory",
+                   wish->node);
   *plan = (struct plan){.numa = RINGCAST_NUMA_NONE};
   if (wish->numa == RINGCAST_NUMA_NONE || nodes.count < 2) return 0;
   if (rc_feature_disabled("numa")) {
@@ -167,9 +167,10 @@ static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
     return 0;
   }
   int node = (int)wish->node;
-  if (wish->numa == RINGCAST_NUMA_LOCAL)
-    plan->numa_error = rc_os.current_cpu(&node) < 0 ? -ENOSYS : 0;
-  if (plan->numa_error != 0) return 0;
+  if (wish->numa == RINGCAST_NUMA_LOCAL && rc_os.current_cpu(&node) < 0) {
+    plan->numa_error = -ENOSYS;
+    return 0;
+  }
   plan->numa = wish->numa;
   if (wish->numa == RINGCAST_NUMA_INTERLEAVED) {
     plan->nodes = nodes;
@@ -185,9 +186,12 @@ static void place(const struct plan *plan, struct rc_memory *memory) {
   if (plan->numa != RINGCAST_NUMA_NONE)
     result = rc_os.place(memory->base, memory->bytes, plan->nodes.bits, RC_MAX_NODES,
                          plan->numa == RINGCAST_NUMA_INTERLEAVED);
-  memory->numa = result == 0 ? plan->numa : RINGCAST_NUMA_NONE;
-  memory->node = result == 0 ? plan->node : 0;
   memory->numa_error = result;
+  memory->numa = RINGCAST_NUMA_NONE;
+  memory->node = 0;
+  if (result != 0) return;
+  memory->numa = plan->numa;
+  memory->node = plan->node;
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -207,8 +211,8 @@ static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
 static int make_file(struct rc_memory *memory, const char *name, unsigned flags,
                      const struct plan *plan) {
   struct rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && memory->bytes > limit.rlim_cur)
-    return -EFBIG; /* else SIGXFSZ */
+  bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0;
+  if (limited && memory->bytes > limit.rlim_cur) return -EFBIG; /* else SIGXFSZ */
   int fd = rc_os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd < 0) return fd;
   rc_memory_keep(memory, fd);
@@ -218,43 +222,60 @@ static int make_file(struct rc_memory *memory, const char *name, unsigned flags,
   return result;
 }
 
-/* Makes a range of huge pages out of a range without pages: touches one small page of each huge
- * page, and collapses the range. Of huge page i the small page p is touched with (512 i + p) mod
- * nodes = i mod nodes. A huge page has 512 small pages, or fewer if the small pages are larger than
- * 4 KiB. */
-static int make_huge(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
+/* Touches one small page of each huge page: of huge page i the small page p with
+ * (512 i + p) mod nodes = i mod nodes. A huge page has 512 small pages, or fewer if the small pages
+ * are larger than 4 KiB. */
+static int seed_huge(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   uint64_t page = rc_small_page(), pages = RC_HUGE_PAGE / page;
   struct rc_nodes nodes = {.count = 1};
   if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_topology_nodes(&nodes);
-  int result = 0;
-  for (uint64_t i = offset / RC_HUGE_PAGE; i < (offset + bytes) / RC_HUGE_PAGE && result == 0;
-       i++) {
+  for (uint64_t i = offset / RC_HUGE_PAGE; i < (offset + bytes) / RC_HUGE_PAGE; i++) {
     uint64_t seed = i * (pages * (nodes.count - 1) + 1) % nodes.count % pages;
-    result = rc_os.advise(memory->base + i * RC_HUGE_PAGE + seed * page, page, MADV_POPULATE_WRITE);
+    uint8_t *at = memory->base + i * RC_HUGE_PAGE + seed * page;
+    int result = rc_os.advise(at, page, MADV_POPULATE_WRITE);
+    if (result == -EFAULT) return -ENOMEM;
+    if (result != 0) return result;
   }
-  if (result != 0) return result == -EFAULT ? -ENOMEM : result;
+  return 0;
+}
+
+/* Makes a range of huge pages out of a range without pages. */
+static int make_huge(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
+  int result = seed_huge(memory, offset, bytes);
+  if (result != 0) return result;
   result = -EAGAIN;
   for (int i = 0; i < 3 && result == -EAGAIN; i++) /* a page was busy for a moment */
     result = rc_os.advise(memory->base + offset, bytes, MADV_COLLAPSE);
   return result;
 }
 
+/* Makes all of the memory huge pages. */
+static int make_all_huge(struct rc_memory *memory) {
+  int result = rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE);
+  if (result != 0) return result;
+  return make_huge(memory, 0, memory->bytes);
+}
+
 static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan,
                      struct rc_memory *out) {
-  const bool hugetlb = kind == RINGCAST_MEMORY_HUGETLB,
-             collapsed = kind == RINGCAST_MEMORY_SHMEM_HUGE;
-  if ((hugetlb || collapsed) && rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
-  if ((hugetlb || collapsed) && bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
+  const bool hugetlb = kind == RINGCAST_MEMORY_HUGETLB;
+  const bool collapsed = kind == RINGCAST_MEMORY_SHMEM_HUGE;
+  if (hugetlb || collapsed) {
+    if (rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
+    if (bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
+  }
   if (!hugetlb && bytes > plan->room.bytes) return -ENOMEM; /* hugetlb pages are reserved already */
   struct rc_memory memory = {.bytes = bytes, .fd = -1, .memory = kind, .mappings = 2};
   memory.page_size = hugetlb ? RC_HUGE_PAGE : rc_small_page();
   int result = make_file(&memory, "ringcast.data", hugetlb ? MFD_HUGETLB | MFD_HUGE_2MB : 0, plan);
-  if (result == 0 && collapsed) result = rc_os.advise(memory.base, bytes, MADV_HUGEPAGE);
-  if (result == 0 && collapsed) result = make_huge(&memory, 0, bytes);
+  if (result == 0 && collapsed) result = make_all_huge(&memory);
   if (result == 0) result = touch(&memory, 0, bytes);
-  if (collapsed) memory.page_size = RC_HUGE_PAGE;
-  if (result != 0) rc_memory_destroy(&memory);
-  else *out = memory;
+  if (result == 0) {
+    if (collapsed) memory.page_size = RC_HUGE_PAGE;
+    *out = memory;
+    return 0;
+  }
+  rc_memory_destroy(&memory);
   return result == -EAGAIN ? -ENOMEM : result; /* elsewhere -EAGAIN means "try later" */
 }
 
@@ -267,8 +288,8 @@ static const char *hint_for(int code, uint32_t kind) {
           "\"deny\" in /sys/kernel/mm/transparent_hugepage; provide these, or ask for memory "
           "\"auto\"",
       [RINGCAST_MEMORY_PAGES] =
-          "free memory, raise the limit (ulimit -v, ulimit -l, the container's memory), or ask for "
-          "less",
+          "free memory, raise the limit (ulimit -v, ulimit -l, the container's memory), or ask "
+          "for less",
   };
   if (code == -EFBIG)
     return "raise the limit of file sizes (ulimit -f), which applies to shared memory too";
@@ -286,8 +307,7 @@ static int fail_to_make(int code, uint32_t kind, uint64_t bytes, const struct rc
   if (code == -ENOMEM && kind != RINGCAST_MEMORY_HUGETLB && bytes > room->bytes)
     return rc_fail(code,
                    "can't get %llu bytes of %s memory: %s has room for %llu; free memory, raise "
-                   "the limit, or ask "
-                   "for less",
+                   "the limit, or ask for less",
                    (unsigned long long)bytes, ringcast_memory_name(kind), room->limit,
                    (unsigned long long)room->bytes);
   return rc_fail(code, "can't get %llu bytes of %s memory: %s; %s", (unsigned long long)bytes,
@@ -341,9 +361,14 @@ int rc_memory_create_small(const char *what, uint64_t bytes, struct rc_memory *o
 /* The wish that leads to the place of `data`. */
 static struct rc_memory_wish wish_for_same_place(const struct rc_memory *data) {
   struct rc_memory_wish wish = {.numa = data->numa, .node = data->node};
-  if (wish.numa == RINGCAST_NUMA_LOCAL)
-    wish.numa = RINGCAST_NUMA_NODE; /* the thread may run on another node by now */
+  /* The thread may run on another node by now. */
+  if (wish.numa == RINGCAST_NUMA_LOCAL) wish.numa = RINGCAST_NUMA_NODE;
   return wish;
+}
+
+/* Whether spill memory may have huge pages. */
+static bool may_be_huge(void) {
+  return !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
 }
 
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out) {
@@ -356,26 +381,27 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
   if (result == 0 && fchmod(memory.fd, S_IRUSR) != 0) result = -errno;
   if (result != 0) {
     rc_memory_destroy(&memory);
-    return rc_fail(
-        result, "can't get %llu bytes of spill memory: %s; %s", (unsigned long long)bytes,
-        strerror(-result),
-        result == -ENOMEM
-            ? "raise the limit (ulimit -v, ulimit -l), or ask for less (options.spill_bytes)"
-            : hint_for(result, RINGCAST_MEMORY_PAGES));
+    const char *hint = hint_for(result, RINGCAST_MEMORY_PAGES);
+    if (result == -ENOMEM)
+      hint = "raise the limit (ulimit -v, ulimit -l), or ask for less (options.spill_bytes)";
+    return rc_fail(result, "can't get %llu bytes of spill memory: %s; %s",
+                   (unsigned long long)bytes, strerror(-result), hint);
   }
-  memory.huge = !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
-  if (memory.huge)
-    rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* shmem_enabled may ignore it */
+  memory.huge = may_be_huge();
+  /* shmem_enabled may ignore it. */
+  if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE);
   *out = memory;
   return seal(out, SIZE_SEALS, "spill");
 }
 
 /* Where the range does not become huge pages, it gets small ones. */
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
-  int result = memory->huge ? make_huge(memory, offset, bytes) : 0;
-  if (result == -EINVAL || result == -ENOSYS)
-    memory->huge = false; /* this kernel or its settings forbid it */
-  result = touch(memory, offset, bytes);
+  if (memory->huge) {
+    int result = make_huge(memory, offset, bytes);
+    /* This kernel or its settings forbid it. */
+    if (result == -EINVAL || result == -ENOSYS) memory->huge = false;
+  }
+  int result = touch(memory, offset, bytes);
   if (result != 0) rc_memory_punch(memory, offset, bytes); /* the pages provided so far */
   return result;
 }
@@ -388,29 +414,36 @@ static int check_sealed(int fd, int seals, uint64_t bytes, const char *what) {
   struct stat file;
   int found = rc_os.seals(fd);
   if (found < 0 || (found & seals) != seals)
-    return rc_fail(
-        -EPROTO, "the %s is not sealed as ringcast seals it: do not trust the process that made it",
-        what);
+    return rc_fail(-EPROTO,
+                   "the %s is not sealed as ringcast seals it: do not trust the process that made "
+                   "it",
+                   what);
   if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes)
-    return rc_fail(
-        -EPROTO,
-        "the %s has another size than the ring says: do not trust the process that made it", what);
+    return rc_fail(-EPROTO,
+                   "the %s has another size than the ring says: do not trust the process that "
+                   "made it",
+                   what);
   return 0;
+}
+
+static int fail_to_map(int code, const struct rc_memory *memory) {
+  const char *what = "", *hint = "";
+  if (memory->sparse) {
+    what = " of spill memory";
+    hint = ", or make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)";
+  }
+  return rc_fail(code,
+                 "can't map the ring's %llu bytes%s: %s; raise the limit (ulimit -v, ulimit -l)%s",
+                 (unsigned long long)memory->bytes, what, strerror(-code), hint);
 }
 
 /* The file's descriptor stays the caller's. */
 static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
-  int result =
-      check_sealed(memory.fd, seals, memory.bytes, memory.sparse ? "spill segment" : "segment");
+  const char *what = memory.sparse ? "spill segment" : "segment";
+  int result = check_sealed(memory.fd, seals, memory.bytes, what);
   if (result != 0) return result;
   result = map_file(&memory, protection);
-  if (result != 0)
-    return rc_fail(
-        result, "can't map the ring's %llu bytes%s: %s; raise the limit (ulimit -v, ulimit -l)%s",
-        (unsigned long long)memory.bytes, memory.sparse ? " of spill memory" : "",
-        strerror(-result),
-        memory.sparse ? ", or make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)"
-                      : "");
+  if (result != 0) return fail_to_map(result, &memory);
   memory.fd = -1;
   *out = memory;
   return 0;
@@ -425,17 +458,17 @@ int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_mem
   /* A correct writer has allocated all pages. A hostile writer may have left holes, where a load
    * could be SIGBUS; MADV_POPULATE_READ reports such holes. */
   result = rc_os.advise(mapped.base, bytes * mapped.mappings, MADV_POPULATE_READ);
-  if (result == 0 || result == -EINVAL ||
-      result == -ENOSYS) { /* an older kernel maps each page at its first load */
+  bool is_old = result == -EINVAL || result == -ENOSYS; /* maps each page at its first load */
+  if (result == 0 || is_old) {
     *out = mapped;
     return 0;
   }
   rc_memory_destroy(&mapped);
   if (result == -EFAULT) result = -ENOMEM;
-  return rc_fail(
-      result,
-      "can't read all of the ring's %llu bytes: %s; free memory, or raise the container's limit",
-      (unsigned long long)bytes, strerror(-result));
+  return rc_fail(result,
+                 "can't read all of the ring's %llu bytes: %s; free memory, or raise the "
+                 "container's limit",
+                 (unsigned long long)bytes, strerror(-result));
 }
 
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
@@ -451,9 +484,10 @@ int rc_memory_map_spill(int fd, uint64_t bytes, bool private_map, struct rc_memo
   struct rc_memory memory = {
       .bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
   memory.private_map = private_map;
-  int result =
-      map_sealed(memory, SIZE_SEALS, private_map ? PROT_READ | PROT_WRITE : PROT_READ, out);
-  if (result == 0 && !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
-    rc_os.advise(out->base, bytes, MADV_HUGEPAGE); /* maps the writer's huge pages as huge pages */
-  return result;
+  int protection = private_map ? PROT_READ | PROT_WRITE : PROT_READ;
+  int result = map_sealed(memory, SIZE_SEALS, protection, out);
+  if (result != 0) return result;
+  /* Maps the writer's huge pages as huge pages. */
+  if (may_be_huge()) rc_os.advise(out->base, bytes, MADV_HUGEPAGE);
+  return 0;
 }

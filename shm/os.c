@@ -15,7 +15,10 @@
 
 #include "ring/atomics.h"
 
-static int result_of(long result) { return result < 0 ? -errno : (int)result; }
+static int result_of(long result) {
+  if (result < 0) return -errno;
+  return (int)result;
+}
 
 static int os_memfd_create(const char *name, unsigned flags) {
   return rc_fd_above_2(memfd_create(name, flags));
@@ -76,8 +79,8 @@ static int os_affinity(uint64_t *set, size_t bytes) {
 
 static int os_current_cpu(int *node) {
   unsigned cpu, of_cpu;
-  if (syscall(SYS_getcpu, &cpu, &of_cpu, NULL) != 0)
-    return -errno; /* the function came with glibc 2.29 */
+  /* The function came with glibc 2.29. */
+  if (syscall(SYS_getcpu, &cpu, &of_cpu, NULL) != 0) return -errno;
   *node = (int)of_cpu;
   return (int)cpu;
 }
@@ -173,8 +176,9 @@ void rc_fd_identify(int fd, struct rc_fd_id *out) {
 
 bool rc_fd_is(int fd, const struct rc_fd_id *id) {
   struct stat file;
-  return fd >= 0 && fstat(fd, &file) == 0 && file.st_dev == id->device &&
-         file.st_ino == id->inode && fcntl(fd, F_GETSIG) == id->mark;
+  if (fd < 0 || fstat(fd, &file) != 0) return false;
+  if (file.st_dev != id->device || file.st_ino != id->inode) return false;
+  return fcntl(fd, F_GETSIG) == id->mark;
 }
 
 void rc_fd_close(int fd, const struct rc_fd_id *id) {

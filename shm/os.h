@@ -30,10 +30,10 @@
 struct rc_os {
   int (*memfd_create)(const char *name, unsigned flags);
   int (*truncate)(int fd, uint64_t bytes);
-  int (*allocate)(int fd, uint64_t offset,
-                  uint64_t bytes); /* reserves memory for a range of the file */
-  int (*punch)(int fd, uint64_t offset,
-               uint64_t bytes); /* frees a range, which then reads as zero */
+  /* Reserves memory for a range of the file. */
+  int (*allocate)(int fd, uint64_t offset, uint64_t bytes);
+  /* Frees a range, which then reads as zero. */
+  int (*punch)(int fd, uint64_t offset, uint64_t bytes);
   int (*map)(void *address, size_t bytes, int protection, int flags, int fd, void **out);
   int (*advise)(void *address, size_t bytes, int advice);
   int (*seal)(int fd, int seals);
@@ -46,12 +46,12 @@ struct rc_os {
   uint64_t (*pid_namespace)(void); /* the inode of this process's namespace; 0: unknown */
   void (*yield)(void);             /* sched_yield: the CPU's other runnable threads run first */
   int (*online_cpus)(void);
-  int (*affinity)(uint64_t *set,
-                  size_t bytes); /* a bit for each CPU of this thread; -EINVAL: too few bytes */
+  /* A bit for each CPU of this thread; -EINVAL: too few bytes. */
+  int (*affinity)(uint64_t *set, size_t bytes);
   int (*current_cpu)(int *node); /* the number of the CPU, and its NUMA node */
   long (*configured)(int name);  /* sysconf */
-  int (*read_file)(const char *path, char *text,
-                   size_t bytes); /* the file's start and a 0; returns the length */
+  /* The file's start and a 0; returns the length. */
+  int (*read_file)(const char *path, char *text, size_t bytes);
   /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node.
    * -ENOSYS: a kernel without NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count,

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "shm/os.h"
-#include "shm/uring.h"
 #include "shm/wait.h"
 
 struct watched {
@@ -45,7 +44,8 @@ struct rc_poller {
 
 static int add(const struct rc_poller *poller, int fd) {
   struct epoll_event event = {.events = EPOLLIN};
-  return epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+  if (epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event) != 0) return -errno;
+  return 0;
 }
 
 /* The epoll knows its members by file and number. */
@@ -71,8 +71,8 @@ static void lower_fd(const struct rc_poller *poller) {
 }
 
 static bool word_differs(const struct rc_poller *poller, uint32_t value) {
-  return rc_load_acquire(&poller->event->word) !=
-         value; /* <- E7: the caller's look sees the signalled message */
+  /* <- E7: the caller's look sees the signalled message. */
+  return rc_load_acquire(&poller->event->word) != value;
 }
 
 /* ---- The timer ------------------------------------------------------------------------------- */
@@ -153,7 +153,7 @@ static void arm_thread(struct rc_poller *poller, uint32_t value) {
   pthread_mutex_unlock(&poller->lock);
 }
 
-/* A thread that sleeps on the word is not woken: the thread checks `armed` after the sleep. */
+/* A thread that sleeps on the word is not woken: it checks `armed` after the sleep. */
 static void clear_thread(struct rc_poller *poller) {
   pthread_mutex_lock(&poller->lock);
   poller->armed = false;
@@ -173,7 +173,8 @@ static void drop_uring(struct rc_poller *poller) {
 static int arm_uring(struct rc_poller *poller, uint32_t value) {
   int result = -EEXIST;
   for (int i = 0; i < 2 && result < 0; i++) {
-    result = poller->uring ? 0 : rc_uring_open(poller->fd, &poller->uring);
+    result = 0;
+    if (!poller->uring) result = rc_uring_open(poller->fd, &poller->uring);
     if (result == 0) result = rc_uring_wait(poller->uring, &poller->event->word, value);
     if (result < 0) drop_uring(poller);
   }
@@ -181,7 +182,7 @@ static int arm_uring(struct rc_poller *poller, uint32_t value) {
   return result;
 }
 
-/* The end of the wait also raises the eventfd, so the eventfd is lowered last. */
+/* The end of the wait also raises the eventfd, so that is lowered last. */
 static void clear_uring(struct rc_poller *poller) {
   if (poller->armed && rc_uring_cancel(poller->uring) < 0) drop_uring(poller);
   poller->armed = false;
@@ -193,9 +194,11 @@ static void clear_uring(struct rc_poller *poller) {
 static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
   poller->event = event;
   poller->fd = rc_fd_above_2(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)); /* readable at first */
-  int result = poller->fd < 0 ? poller->fd : add(poller, poller->fd);
+  if (poller->fd < 0) return poller->fd;
+  int result = add(poller, poller->fd);
   if (result != 0) return result;
-  return rc_uring_open(poller->fd, &poller->uring) == 0 ? 0 : start_thread(poller);
+  if (rc_uring_open(poller->fd, &poller->uring) == 0) return 0;
+  return start_thread(poller);
 }
 
 bool rc_poller_uses_uring(const struct rc_poller *poller) {
@@ -231,13 +234,15 @@ static void set_most(struct rc_poller *poller, int64_t most_ns) {
 }
 
 int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns) {
-  int result = poller->cleared ? 0 : disarm(poller);
-  if (result != 0) return result;
+  if (!poller->cleared) {
+    int result = disarm(poller);
+    if (result != 0) return result;
+  }
   poller->cleared = false;
   set_most(poller, most_ns);
   if (!poller->threaded) {
     if (arm_uring(poller, value) == 0) return 0;
-    result = start_thread(poller); /* from io_uring to the thread, for good */
+    int result = start_thread(poller); /* from io_uring to the thread, for good */
     if (result != 0) return result;
   }
   arm_thread(poller, value);
@@ -258,8 +263,8 @@ uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) {
   return poller->watched[index].tag;
 }
 
-/* The pidfd is taken out of the epoll before it is closed: in a child made by fork the pidfd may be
- * open still, and would go on to make the descriptor readable. */
+/* The pidfd is taken out of the epoll before it is closed: in a forked child it may still be open,
+ * and would go on to make the descriptor readable. */
 static void unwatch(struct rc_poller *poller, struct watched *one) {
   if (!one->polled) poller->unpolled--;
   else if (is_whole(poller)) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
@@ -270,7 +275,10 @@ static void unwatch(struct rc_poller *poller, struct watched *one) {
 void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag,
                      const struct rc_watch *whom) {
   struct watched *one = &poller->watched[index];
-  if (!whom || tag == 0) tag = 0, whom = NULL;
+  if (!whom || tag == 0) {
+    whom = NULL;
+    tag = 0;
+  }
   if (one->tag == tag) return;
   uint32_t unpolled = poller->unpolled;
   if (one->tag != 0) unwatch(poller, one);
@@ -334,29 +342,35 @@ static void dismantle(struct rc_poller *poller, bool whole) {
   free(poller);
 }
 
+/* The epoll, and the timer in it. */
+static int open_epoll(struct rc_poller *poller) {
+  poller->epoll = rc_fd_above_2(epoll_create1(EPOLL_CLOEXEC));
+  if (poller->epoll < 0) return poller->epoll;
+  rc_fd_identify(poller->epoll, &poller->id);
+  poller->timer = rc_fd_above_2(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (poller->timer < 0) return poller->timer;
+  return add(poller, poller->timer);
+}
+
 int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller **out) {
   struct rc_poller *poller = calloc(1, sizeof *poller + count * sizeof *poller->watched);
   if (!poller) return -ENOMEM;
   poller->count = count;
   poller->most_ns = INT64_MAX;
   poller->forks = rc_fork_count();
-  poller->fd = poller->timer = -1;
+  poller->fd = -1;
+  poller->timer = -1;
   pthread_mutex_init(&poller->lock, NULL);
   pthread_cond_init(&poller->changed, NULL);
-  poller->epoll = rc_fd_above_2(epoll_create1(EPOLL_CLOEXEC));
-  int result = poller->epoll < 0 ? poller->epoll : 0;
-  if (result == 0) rc_fd_identify(poller->epoll, &poller->id);
-  if (result == 0)
-    poller->timer = rc_fd_above_2(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (result == 0) result = poller->timer < 0 ? poller->timer : add(poller, poller->timer);
+  int result = open_epoll(poller);
   if (result == 0 && event) result = open_event(poller, event);
   if (result == 0) *out = poller;
   else dismantle(poller, true);
   return result;
 }
 
-/* Leaves the epoll's entries, because a forked child shares the epoll with the parent. A forked
- * child has no thread, and perhaps a lock that is held for ever. */
+/* Leaves the epoll's entries, because a forked child shares the epoll with its parent. The child
+ * has no thread, and perhaps a lock that is held for ever. */
 void rc_poller_close(struct rc_poller *poller) {
   if (!poller) return;
   if (poller->forks == rc_fork_count()) {

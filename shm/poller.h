@@ -5,17 +5,17 @@
  * and of a timer.
  *
  * The eventfd is signalled by one of two engines, both of which wait for the event's futex word:
- *   - io_uring (shm/uring.h), with no thread: Linux 6.7 and a library built with liburing.
+ *   - io_uring (shm/uring.c), with no thread: Linux 6.7 and a library built with liburing.
  *   - a helper thread, where io_uring is missing, forbidden or named by RINGCAST_DISABLE.
  * An io_uring serves one thread, and the eventfd serves all: if the poller moves to a new thread,
- * the new thread gets an io_uring of its own, and the poller's descriptor stays the same.
+ * that gets an io_uring of its own, and the poller's descriptor stays the same.
  *
  * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked by
  * rc_watch_look: the timer makes the descriptor readable every RC_SLICE_NS, and the caller looks.
  *
  * Use, in the manner of rc_wait:
- *   value = rc_eventcount_prepare(event); no message yet? then rc_poller_arm(poller, value,
- * most_ns);
+ *   value = rc_eventcount_prepare(event);
+ *   no message yet? then rc_poller_arm(poller, value, most_ns);
  *   ... the descriptor is readable ...
  *   take all messages; begin again.
  *
@@ -76,5 +76,40 @@ int rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
 
 /* Readable until lowered, for the caller's own reasons. */
 void rc_poller_raise(struct rc_poller *poller, bool raised);
+
+/* ---- io_uring -------------------------------------------------------------------------------- */
+
+/*
+ * Waits for a futex word through io_uring, which signals an eventfd. Here "the ring" is an
+ * io_uring, not ringcast's.
+ *
+ * The calls go through liburing, if the library is built with liburing (RINGCAST_HAVE_LIBURING). If
+ * not, opening fails with -ENOSYS, and the caller waits by other means. Debian's liburing 2.3 has
+ * no helper for IORING_OP_FUTEX_WAIT, so uring.c fills the entry by hand.
+ *
+ * The ring is made with IORING_SETUP_DEFER_TASKRUN: the kernel puts a completion on a list, and the
+ * waker signals the eventfd. Without the flag the kernel interrupts the thread that submitted the
+ * wait, whose system calls (epoll_wait) then end with EINTR. The price: only the thread that opened
+ * the ring may use it. A call from a second thread gives -EEXIST, and that thread opens a ring of
+ * its own. Closing still interrupts once: the kernel cleans up some time later, in the thread that
+ * used the ring.
+ */
+
+struct rc_uring;
+
+/* A completion signals `event_fd`. -ENOSYS (built without, kernel without, switched off with
+ * RINGCAST_DISABLE), -EPERM (forbidden by a container or kernel.io_uring_disabled), -EOPNOTSUPP
+ * (before Linux 6.7), -ENOMEM, -EMFILE, -ENFILE. */
+int rc_uring_open(int event_fd, struct rc_uring **out);
+
+/* Ends an open wait. Any thread may close. */
+void rc_uring_close(struct rc_uring *uring);
+
+/* Signals the eventfd once *word != value, one wait at a time; at once if the word differs already.
+ * After an error only rc_uring_close is allowed. */
+int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value);
+
+/* Ends the wait, if one is open. The cancel may signal the eventfd. */
+int rc_uring_cancel(struct rc_uring *uring);
 
 #endif

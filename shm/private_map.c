@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * A copy-on-write mapping of spill memory, whose written ranges show the file again when asked to.
+ *
  * One mapping of the whole file stays, instead of a mapping for each range in use. The cost is the
  * page table: for 10 MiB of small pages, filling takes 1.0 to 1.7 ms and dropping 0.4 ms, together
  * more than copying pages (0.6 ms). Here the page table is filled once. The remaining work is to
@@ -8,14 +10,14 @@
  * dropped, and the kernel maps the file there at the next read.
  */
 #define _GNU_SOURCE
-#include "shm/private_map.h"
+#include "shm/memory.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "ring/atomics.h"
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 
 /* Bits of a pagemap entry. */
@@ -29,9 +31,12 @@ int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
   if (private_map.pagemap < 0) return private_map.pagemap;
   rc_fd_identify(private_map.pagemap, &private_map.id);
   int result = rc_memory_map_spill(fd, bytes, true, &private_map.memory);
-  if (result != 0) close(private_map.pagemap);
-  else *out = private_map;
-  return result;
+  if (result != 0) {
+    close(private_map.pagemap);
+    return result;
+  }
+  *out = private_map;
+  return 0;
 }
 
 void rc_private_map_close(struct rc_private_map *private_map) {
@@ -85,31 +90,34 @@ static bool drop(const struct rc_private_map *private_map, uint64_t first, uint6
 /* Cleans up to ENTRIES pages from page `first` on. */
 static bool clean_some(const struct rc_private_map *private_map, uint64_t first, uint64_t count,
                        uint64_t *dropped) {
-  uint64_t entries[ENTRIES], known = look(private_map, first, count, entries);
-  for (uint64_t i = 0, run; i < count; i = run + 1) {
-    for (run = i; run < count && (run >= known || is_private(entries[run]));) run++;
-    if (run > i && !drop(private_map, first + i, run - i)) return false;
-    *dropped += run - i;
+  uint64_t entries[ENTRIES], known = look(private_map, first, count, entries), at = 0;
+  while (at < count) {
+    uint64_t run = at; /* the pages from `at` to `run` are private, or nothing is known of them */
+    while (run < count && (run >= known || is_private(entries[run]))) run++;
+    if (run > at && !drop(private_map, first + at, run - at)) return false;
+    *dropped += run - at;
+    at = run + 1;
   }
   return true;
 }
 
 bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes,
                           uint64_t *dropped) {
-  uint64_t page = rc_small_page(), first = offset / page, end = (offset + bytes) / page, pages = 0;
-  for (; first < end; first += ENTRIES)
-    if (!clean_some(private_map, first, end - first < ENTRIES ? end - first : ENTRIES, &pages))
-      return false;
+  uint64_t page = rc_small_page(), end = (offset + bytes) / page, pages = 0;
+  for (uint64_t at = offset / page; at < end; at += ENTRIES) {
+    uint64_t count = end - at < ENTRIES ? end - at : ENTRIES;
+    if (!clean_some(private_map, at, count, &pages)) return false;
+  }
   *dropped = pages * page;
   return true;
 }
 
 /* mlockall makes all pages of a copy-on-write mapping private, from the start on, so the first page
- * of the range shows whether mlockall reached the range. */
+ * of the range shows whether it came so far. */
 bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset,
                              uint64_t bytes) {
-  uint64_t entry;
-  bool clean = look(private_map, offset / rc_small_page(), 1, &entry) == 1 && !is_private(entry);
-  uint64_t dropped;
-  return clean || rc_private_map_clean(private_map, offset, bytes, &dropped);
+  uint64_t entry, dropped;
+  uint64_t known = look(private_map, offset / rc_small_page(), 1, &entry);
+  if (known == 1 && !is_private(entry)) return true;
+  return rc_private_map_clean(private_map, offset, bytes, &dropped);
 }

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 
 /* Why /proc/<pid>/stat can't be opened. Only ESRCH from the kernel counts as death: in a chroot, or
@@ -31,7 +31,8 @@ static int open_stat(int32_t pid) {
   if (pid <= 0) return -ENOENT; /* not a pid: kill(2) would address a process group */
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = rc_fd_above_2(open(path, O_RDONLY | O_CLOEXEC));
-  return fd < 0 ? why_missing(pid, -fd) : fd;
+  if (fd < 0) return why_missing(pid, -fd);
+  return fd;
 }
 
 /* Reads the state and the start time. The program's name, in parentheses, may contain blanks and
@@ -40,20 +41,22 @@ static int open_stat(int32_t pid) {
 static int read_stat(int fd, enum rc_process_state *out, uint64_t *start) {
   char text[1024], state;
   ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
-  if (bytes <= 0) return bytes < 0 && errno == ESRCH ? -ENOENT : -EIO;
+  if (bytes < 0 && errno == ESRCH) return -ENOENT;
+  if (bytes <= 0) return -EIO;
   text[bytes] = '\0';
   const char *after = strrchr(text, ')');
   unsigned long long ticks;
   long threads;
-  if (!after ||
-      sscanf(after + 1,
-             " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
-             &state, &threads, &ticks) != 3)
-    return -EIO;
-  bool ended = state == 'X' || state == 'x' || (state == 'Z' && threads <= 1);
-  *out = ended                          ? RC_PROCESS_ENDED
-         : state == 'T' || state == 't' ? RC_PROCESS_STOPPED
-                                        : RC_PROCESS_RUNNING;
+  if (!after) return -EIO;
+  int read = sscanf(after + 1,
+                    " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d "
+                    "%llu",
+                    &state, &threads, &ticks);
+  if (read != 3) return -EIO;
+  *out = RC_PROCESS_RUNNING;
+  if (state == 'T' || state == 't') *out = RC_PROCESS_STOPPED;
+  if (state == 'X' || state == 'x') *out = RC_PROCESS_ENDED;
+  if (state == 'Z' && threads <= 1) *out = RC_PROCESS_ENDED;
   *start = ticks;
   return 0;
 }
@@ -70,9 +73,10 @@ int rc_process_find(int32_t pid, struct rc_process *out) {
   enum rc_process_state state;
   uint64_t start;
   int result = find(pid, &state, &start);
-  if (result == 0 && state == RC_PROCESS_ENDED) result = -ENOENT;
-  if (result == 0) *out = (struct rc_process){.pid = pid, .start = start};
-  return result;
+  if (result != 0) return result;
+  if (state == RC_PROCESS_ENDED) return -ENOENT;
+  *out = (struct rc_process){.pid = pid, .start = start};
+  return 0;
 }
 
 int rc_process_self(struct rc_process *out) { return rc_process_find(getpid(), out); }
@@ -81,8 +85,8 @@ bool rc_process_has_other_clock(int32_t pid) {
   char path[40];
   struct stat ours, theirs;
   snprintf(path, sizeof path, "/proc/%d/ns/time", pid);
-  return stat("/proc/self/ns/time", &ours) == 0 && stat(path, &theirs) == 0 &&
-         ours.st_ino != theirs.st_ino;
+  if (stat("/proc/self/ns/time", &ours) != 0 || stat(path, &theirs) != 0) return false;
+  return ours.st_ino != theirs.st_ino;
 }
 
 const char *rc_process_hint(int code) {
@@ -102,7 +106,8 @@ const char *rc_process_hint(int code) {
 static int read_byte(int32_t pid, void *from) {
   char byte;
   const struct iovec here = {&byte, 1}, there = {from, 1};
-  return process_vm_readv(pid, &here, 1, &there, 1, 0) < 0 ? -errno : 0;
+  if (process_vm_readv(pid, &here, 1, &there, 1, 0) < 0) return -errno;
+  return 0;
 }
 
 /* Whether all threads have ended of a process whose main thread has. -EIO: nothing tells. The links
@@ -123,10 +128,12 @@ static int have_all_ended(int32_t pid) {
 static int look_without_proc(int32_t pid, int error) {
   char byte = 0;
   const bool is_short = error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+  const int unknown = is_short ? error : -EIO;
   if (kill(pid, 0) != 0 && errno == ESRCH) return RC_PROCESS_ENDED;
-  int ended = read_byte(getpid(), &byte) == 0 ? 0 : -EIO;
-  if (ended == 0 && read_byte(pid, NULL) == -ESRCH) ended = have_all_ended(pid);
-  if (ended < 0) return is_short ? error : -EIO;
+  if (read_byte(getpid(), &byte) != 0) return unknown;
+  if (read_byte(pid, NULL) != -ESRCH) return RC_PROCESS_RUNNING;
+  int ended = have_all_ended(pid);
+  if (ended < 0) return unknown;
   return ended ? RC_PROCESS_ENDED : RC_PROCESS_RUNNING;
 }
 
@@ -136,7 +143,8 @@ int rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask) {
   int result = find(pid, &state, &start);
   if (result == -ENOENT) return RC_PROCESS_ENDED;
   if (result != 0) return look_without_proc(pid, result);
-  return (start & mask) == start_bits ? (int)state : RC_PROCESS_ENDED;
+  if ((start & mask) != start_bits) return RC_PROCESS_ENDED; /* a later process */
+  return (int)state;
 }
 
 const char *rc_process_in_words(const struct rc_process *process) {
@@ -168,17 +176,19 @@ static void keep(struct rc_watch *watch, int fd, bool is_pidfd) {
 static void open_watch(struct rc_watch *watch) {
   enum rc_process_state state;
   uint64_t start;
-  int file = open_stat(watch->pid), result = file < 0 ? file : read_stat(file, &state, &start);
-  int fd =
-      rc_feature_disabled("pidfd") || result == -ENOENT ? -ENOSYS : rc_os.pidfd_open(watch->pid);
+  int fd = -1, file = open_stat(watch->pid), result = file;
+  if (file >= 0) result = read_stat(file, &state, &start);
+  if (result != -ENOENT && !rc_feature_disabled("pidfd")) fd = rc_os.pidfd_open(watch->pid);
   if (result == 0 && fd >= 0) result = read_stat(file, &state, &start);
-  watch->ended =
-      result == -ENOENT ||
-      (result == 0 && (state == RC_PROCESS_ENDED || (start & watch->mask) != watch->start));
-  if (fd >= 0 && !watch->ended) keep(watch, fd, true);
-  else if (fd >= 0) close(fd);
-  if (file >= 0 && fd < 0 && !watch->ended && result == 0) keep(watch, file, false);
-  else if (file >= 0) close(file);
+  watch->ended = result == -ENOENT;
+  if (result == 0 && state == RC_PROCESS_ENDED) watch->ended = true;
+  if (result == 0 && (start & watch->mask) != watch->start) watch->ended = true;
+  const bool keeps_pidfd = !watch->ended && fd >= 0;
+  const bool keeps_file = !watch->ended && fd < 0 && result == 0;
+  if (fd >= 0 && !keeps_pidfd) close(fd);
+  if (file >= 0 && !keeps_file) close(file);
+  if (keeps_pidfd) keep(watch, fd, true);
+  if (keeps_file) keep(watch, file, false);
 }
 
 static bool must_open(struct rc_watch *watch) {
@@ -211,15 +221,15 @@ static int look_at_stat(int fd) {
   uint64_t start;
   int result = read_stat(fd, &state, &start);
   if (result == -ENOENT) return RC_PROCESS_ENDED;
-  return result == 0 ? (int)state : result;
+  if (result != 0) return result;
+  return (int)state;
 }
 
 int rc_watch_look(struct rc_watch *watch) {
   if (must_open(watch)) open_watch(watch);
   if (watch->ended) return RC_PROCESS_ENDED;
-  int state = watch->fd < 0     ? -EBADF
-              : watch->is_pidfd ? look_at_pidfd(watch->fd)
-                                : look_at_stat(watch->fd);
+  int state = -EBADF;
+  if (watch->fd >= 0) state = watch->is_pidfd ? look_at_pidfd(watch->fd) : look_at_stat(watch->fd);
   if (state < 0) state = rc_process_look(watch->pid, watch->start, watch->mask);
   watch->unknown = state < 0 ? state : 0;
   return state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identifies a process, tells whether the process lives, counts the forks that led to this process,
- * and starts threads. */
+/* Identifies a process, tells whether it lives, counts the forks that led to this one, and starts
+ * threads. */
 #ifndef RC_SHM_PROCESS_H
 #define RC_SHM_PROCESS_H
 

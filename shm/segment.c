@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's
- * process (pid and start time) -> the writer's files, by /proc/<pid>/fd, which the kernel opens
- * only for processes that may trace the writer -> owner and seals -> control: magic, ready, layout,
- * token -> sizes -> data and spill: inode, size, seals. If the writer has closed and reused a file
- * descriptor since, the seal, magic, token or inode is wrong. Attach opens all files at once, so
- * that committed frames stay readable after the writer's death.
+ * Attaching goes through named states, each of which can refuse:
+ *
+ *   the handle's text
+ *   the writer's process: pid and start time
+ *   the writer's files, by /proc/<pid>/fd, which the kernel opens only for processes that may trace
+ *     the writer: owner and seals
+ *   control: magic, ready, layout, token, sizes
+ *   data and spill: inode, size, seals
+ *
+ * If the writer has closed and reused a file descriptor since, the seal, magic, token or inode is
+ * wrong. Attach opens all files at once, so that committed frames stay readable after the writer's
+ * death.
  */
 #define _GNU_SOURCE
 #include "shm/segment.h"
@@ -21,7 +27,6 @@
 
 #include "ring/point.h"
 #include "shm/error.h"
-#include "shm/find.h"
 #include "shm/os.h"
 
 void rc_segment_destroy(struct rc_segment *segment) {
@@ -70,9 +75,8 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->numa_node = segment->data.node;
   id->numa_error = segment->data.numa_error;
   RC_POINT(IDENTIFIED);
-  rc_store_release(
-      &id->ready,
-      RC_READY); /* pairs with the load in check_identity: the fields above are complete */
+  /* Pairs with the load in check_identity: the fields above are complete. */
+  rc_store_release(&id->ready, RC_READY);
   RC_POINT(READY);
   *handle = (struct rc_handle){.writer = segment->writer,
                                .control_fd = segment->control.fd,
@@ -115,8 +119,7 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const char *name,
 
 static int fail_gone(const struct rc_handle *handle) {
   return rc_fail(-ENOENT,
-                 "the ring is gone: process %" PRId32
-                 " has closed it (or dropped its Writer), and may have "
+                 "the ring is gone: process %d has closed it (or dropped its Writer), and may have "
                  "other files in its place",
                  handle->writer.pid);
 }
@@ -126,8 +129,8 @@ static bool may_be_ours(const char *path) {
   static const char ours[] = "/memfd:ringcast.";
   char target[64];
   ssize_t length = readlink(path, target, sizeof target);
-  return length < 0 ||
-         (length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0);
+  if (length < 0) return true;
+  return length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0;
 }
 
 /* The kernel gives the private part of /proc to root if a process is not dumpable. Where the writer
@@ -135,9 +138,9 @@ static bool may_be_ours(const char *path) {
 static bool is_dumpable(int32_t pid) {
   char path[40];
   struct stat process, files;
-  snprintf(path, sizeof path, "/proc/%" PRId32, pid);
+  snprintf(path, sizeof path, "/proc/%d", pid);
   if (stat(path, &process) != 0) return true;
-  snprintf(path, sizeof path, "/proc/%" PRId32 "/fd", pid);
+  snprintf(path, sizeof path, "/proc/%d/fd", pid);
   return stat(path, &files) != 0 || process.st_uid == files.st_uid;
 }
 
@@ -147,16 +150,14 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
   if ((error != EACCES && error != EPERM) || !may_be_ours(path)) return fail_gone(handle);
   if (!is_dumpable(handle->writer.pid))
     return rc_fail(-EACCES,
-                   "process %" PRId32
-                   " is not dumpable, so no other process may look into it: it has "
+                   "process %d is not dumpable, so no other process may look into it: it has "
                    "changed its user, or set PR_SET_DUMPABLE to 0; it may set it to 1 (prctl)",
                    handle->writer.pid);
-  return rc_fail(
-      -EACCES,
-      "process %" PRId32 " may not be looked into: attaching takes the same user and group, the "
-      "same user namespace, all capabilities of that process, a process that is dumpable, and "
-      "ptrace that is not forbidden",
-      handle->writer.pid);
+  return rc_fail(-EACCES,
+                 "process %d may not be looked into: attaching takes the same user and group, the "
+                 "same user namespace, all capabilities of that process, a process that is "
+                 "dumpable, and ptrace that is not forbidden",
+                 handle->writer.pid);
 }
 
 /* Opens a file of the writer. Returns the descriptor. Checks the type of the file before opening:
@@ -164,7 +165,7 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
  * effects. */
 static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
   char path[48];
-  snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->writer.pid, number);
   if (stat(path, file) != 0) return fail_to_open(handle, path, errno);
   if (!S_ISREG(file->st_mode)) return fail_gone(handle);
   int fd = rc_fd_above_2(open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -175,12 +176,25 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
   }
   if (file->st_uid != geteuid()) {
     close(fd);
-    return rc_fail(
-        -EACCES,
-        "the ring belongs to user %u, and this process runs as user %u: both must be the same",
-        (unsigned)file->st_uid, (unsigned)geteuid());
+    return rc_fail(-EACCES,
+                   "the ring belongs to user %u, and this process runs as user %u: both must be "
+                   "the same",
+                   (unsigned)file->st_uid, (unsigned)geteuid());
   }
   return fd;
+}
+
+/* Whether the identity's sizes can be right; `bytes` are the control segment's. */
+static bool has_valid_sizes(const struct rc_identity *id, uint64_t bytes) {
+  uint64_t capacity = id->capacity, page = id->page_size;
+  if (capacity < RC_MIN_BYTES || capacity > RC_MAX_BYTES) return false;
+  if ((capacity & (capacity - 1)) != 0) return false;
+  if (page != rc_small_page() && page != RC_HUGE_PAGE) return false;
+  if (capacity % page != 0) return false;
+  if (id->slots < 1 || id->slots > RC_MAX_SLOTS || rc_control_bytes(id->slots) > bytes)
+    return false;
+  if (id->memory < RINGCAST_MEMORY_HUGETLB || id->memory > RINGCAST_MEMORY_PAGES) return false;
+  return id->spill_bytes <= RC_MAX_BYTES && id->spill_bytes % RC_HUGE_PAGE == 0;
 }
 
 /* Checks the control page against the handle and this build, and takes over the sizes. `id` is a
@@ -197,28 +211,19 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
                    "the writer's ringcast lays memory out in another way (%08" PRIx32
                    ", here %08" PRIx32 "): install the same version (here %s) on both sides",
                    id->layout, (uint32_t)RC_LAYOUT, RINGCAST_VERSION);
-  if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1])
-    return fail_gone(handle);
+  if (memcmp(id->token, handle->token, sizeof id->token) != 0) return fail_gone(handle);
   uint64_t here = rc_os.pid_namespace();
   if (id->pid_namespace != 0 && here != 0 && id->pid_namespace != here)
     return rc_fail(-EPROTO,
-                   "the ring's writer, process %" PRId32 ", is in another PID namespace (%" PRIu64
-                   ", here %" PRIu64
-                   "): each would take the other's pid for somebody else's; run both in one",
-                   handle->writer.pid, id->pid_namespace, here);
-  uint64_t capacity = id->capacity, page = id->page_size;
-  uint32_t slots = id->slots;
-  bool fits =
-      capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
-      (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
-      slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB &&
-      id->memory <= RINGCAST_MEMORY_PAGES && rc_control_bytes(slots) <= segment->control.bytes &&
-      id->spill_bytes <= RC_MAX_BYTES && id->spill_bytes % RC_HUGE_PAGE == 0;
-  if (!fits)
+                   "the ring's writer, process %d, is in another PID namespace (%llu, here %llu): "
+                   "each would take the other's pid for somebody else's; run both in one",
+                   handle->writer.pid, (unsigned long long)id->pid_namespace,
+                   (unsigned long long)here);
+  if (!has_valid_sizes(id, segment->control.bytes))
     return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
   segment->writer = handle->writer;
-  segment->capacity = capacity;
-  segment->slots = slots;
+  segment->capacity = id->capacity;
+  segment->slots = id->slots;
   rc_name_copy(id->name, segment->name);
   segment->spill_error = id->spill_error;
   return 0;
@@ -232,11 +237,13 @@ static int attach_control(const struct rc_handle *handle, struct rc_segment *seg
   int fd = open_file(handle, handle->control_fd, O_RDWR, &file);
   if (fd < 0) return fd;
   uint64_t bytes = (uint64_t)file.st_size;
-  bool fits = bytes >= sizeof(struct rc_control) && bytes % rc_small_page() == 0;
-  int result = fits ? rc_memory_map_control(fd, bytes, &segment->control) : -EPROTO;
+  int result = -EPROTO;
+  if (bytes >= sizeof(struct rc_control) && bytes % rc_small_page() == 0)
+    result = rc_memory_map_control(fd, bytes, &segment->control);
   close(fd);
   if (result == -EPROTO) return fail_gone(handle);
-  return result != 0 ? result : check_identity(handle, segment, id);
+  if (result != 0) return result;
+  return check_identity(handle, segment, id);
 }
 
 /* Opens a file that the control page names. Returns the descriptor. */
@@ -267,9 +274,9 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   if (id->spill_bytes == 0) return 0;
   int fd = open_told_file(handle, id->spill_fd, O_RDONLY, id->spill_inode);
   if (fd < 0) return fd;
-  int result = as == RC_ATTACH_TAP
-                   ? rc_memory_check_spill(fd, id->spill_bytes)
-                   : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
+  int result;
+  if (as == RC_ATTACH_TAP) result = rc_memory_check_spill(fd, id->spill_bytes);
+  else result = rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
   if (as == RC_ATTACH_READER || result != 0) {
     close(fd);
     return result;
@@ -293,30 +300,35 @@ int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint
   return result;
 }
 
-int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *out) {
-  struct rc_handle handle;
-  if (rc_handle_parse(text, &handle) != 0)
-    return rc_fail(
-        -EINVAL,
-        "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's handle whole");
+/* Whether the writer's process is there. */
+static int find_writer(const struct rc_process *writer) {
   struct rc_process found = {0};
   int result = rc_proc_check();
   if (result != 0) return result;
-  result = rc_process_find(handle.writer.pid, &found);
+  result = rc_process_find(writer->pid, &found);
   if (result != 0 && result != -ENOENT)
-    return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid,
+    return rc_fail(result, "can't look at process %d in /proc: %s%s", writer->pid,
                    strerror(-result), rc_process_hint(result));
-  if (result == 0 && found.start != handle.writer.start && rc_process_has_other_clock(found.pid))
+  if (result == 0 && found.start == writer->start) return 0;
+  if (result == 0 && rc_process_has_other_clock(found.pid))
     return rc_fail(-EPROTO,
-                   "the writer, process %" PRId32
-                   ", is in another time namespace: writer and readers must share one",
+                   "the writer, process %d, is in another time namespace: writer and readers must "
+                   "share one",
                    found.pid);
-  if (result != 0 || found.start != handle.writer.start)
-    return rc_fail(-ENOENT,
-                   "the ring is gone: its writer, process %" PRId32
-                   ", has exited (or is in another PID "
-                   "namespace: writer and readers must share one)",
-                   handle.writer.pid);
+  return rc_fail(-ENOENT,
+                 "the ring is gone: its writer, process %d, has exited (or is in another PID "
+                 "namespace: writer and readers must share one)",
+                 writer->pid);
+}
+
+int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *out) {
+  struct rc_handle handle;
+  if (rc_handle_parse(text, &handle) != 0)
+    return rc_fail(-EINVAL,
+                   "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's "
+                   "handle whole");
+  int result = find_writer(&handle.writer);
+  if (result != 0) return result;
   struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}};
   struct rc_identity id = {0};
   result = attach_control(&handle, &segment, &id);

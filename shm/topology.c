@@ -8,7 +8,7 @@
  * beforehand: the machine's (MemAvailable), and the room of each memory cgroup from this process's
  * cgroup up to the root (version 2, or 1). Within a cgroup the page cache of files counts as free,
  * since the kernel drops the cache first. Swap counts as free too. The result errs towards too
- * much: the result refuses only what can't fit, and promises nothing.
+ * much: it refuses only what can't fit, and promises nothing.
  *
  * CPU quota. Each cgroup from this process's cgroup up to the root may set a quota; the smallest
  * one counts.
@@ -37,7 +37,9 @@ static bool read_number(const char *path, uint64_t *out) {
   if (rc_os.read_file(path, text, sizeof text) <= 0 || *text == '-') return false;
   uint64_t number = strtoull(text, &end, 10);
   if (end == text) return false;
-  *out = number << (*end == 'K' ? 10 : *end == 'M' ? 20 : 0);
+  if (*end == 'K') number <<= 10;
+  if (*end == 'M') number <<= 20;
+  *out = number;
   return true;
 }
 
@@ -61,7 +63,8 @@ static uint64_t find_number(const char *text, const char *key) {
 static bool next_range(const char **list, unsigned long *first, unsigned long *last) {
   char *end;
   *list += **list == ',';
-  *first = *last = strtoul(*list, &end, 10);
+  *first = strtoul(*list, &end, 10);
+  *last = *first;
   if (end == *list) return false;
   *list = end;
   if (*end != '-') return true;
@@ -135,8 +138,8 @@ void rc_topology_nodes(struct rc_nodes *out) {
   *out = (struct rc_nodes){0};
   if (rc_os.read_file("/sys/devices/system/node/has_memory", text, sizeof text) > 0) {
     nodes_parse(text, &memory);
-    const char *list =
-        rc_os.read_file("/proc/self/status", text, sizeof text) > 0 ? strstr(text, key) : NULL;
+    const char *list = NULL;
+    if (rc_os.read_file("/proc/self/status", text, sizeof text) > 0) list = strstr(text, key);
     nodes_parse(list ? list + sizeof key - 1 : "", &allowed);
     for (uint32_t node = 0; node < RC_MAX_NODES; node++)
       if (rc_nodes_have(&memory, node) && rc_nodes_have(&allowed, node)) rc_nodes_add(out, node);
@@ -150,10 +153,13 @@ void rc_topology_nodes(struct rc_nodes *out) {
  * are empty. */
 static bool has_controller(const char *list, size_t length, const char *controller) {
   size_t wanted = strlen(controller);
-  for (const char *end = list + length, *word = list;; word += strcspn(word, ",:") + 1) {
-    if (word > end) return false;
-    if (strcspn(word, ",:") == wanted && memcmp(word, controller, wanted) == 0) return true;
+  const char *word = list;
+  while (word <= list + length) {
+    size_t here = strcspn(word, ",:");
+    if (here == wanted && memcmp(word, controller, wanted) == 0) return true;
+    word += here + 1;
   }
+  return false;
 }
 
 /* The path of this process's cgroup in the hierarchy of `controller`. False if no line of the table
@@ -163,7 +169,8 @@ static bool find_cgroup(const char *controller, const char *table, char *path, s
     line += *line == '\n';
     const char *list = line + strspn(line, "0123456789");
     if (*list != ':') continue;
-    size_t length = strcspn(++list, ":\n");
+    list++;
+    size_t length = strcspn(list, ":\n");
     if (list[length] != ':' || !has_controller(list, length, controller)) continue;
     const char *start = list + length + 1;
     int end = (int)strcspn(start, "\n");
@@ -181,11 +188,12 @@ static void walk_cgroups(const char *controller, const char *mount, visit_cgroup
   char table[4096], path[768], directory[832];
   if (rc_os.read_file("/proc/self/cgroup", table, sizeof table) <= 0) return;
   if (!find_cgroup(controller, table, path, sizeof path)) return;
-  for (char *slash = path; slash; *slash = 0) {
+  for (;;) {
     snprintf(directory, sizeof directory, "%s%s", mount, path);
     visit(directory, context);
-    slash = strrchr(path, '/');
+    char *slash = strrchr(path, '/');
     if (!slash) return;
+    *slash = 0;
   }
 }
 
@@ -212,6 +220,9 @@ static void narrow(struct rc_room *room, uint64_t bytes, const char *limit) {
   if (bytes < room->bytes) *room = (struct rc_room){.bytes = bytes, .limit = limit};
 }
 
+/* The difference, or 0. */
+static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
 static void narrow_by_cgroup(const char *directory, void *context) {
   const struct room_walk *walk = context;
   const struct memory_names *names = walk->names;
@@ -221,15 +232,12 @@ static void narrow_by_cgroup(const char *directory, void *context) {
     return;
   snprintf(file, sizeof file, "%s/memory.stat", directory);
   if (rc_os.read_file(file, text, sizeof text) > 0) {
+    /* Shared memory counts as cache, and can't be dropped. */
     uint64_t cache = find_number(text, names->cache), shared = find_number(text, names->shared);
-    uint64_t droppable = cache > shared
-                             ? cache - shared
-                             : 0; /* shared memory counts as cache, and can't be dropped */
-    droppable += find_number(text, names->slab);
-    usage -= droppable < usage ? droppable : usage;
+    uint64_t droppable = find_number(text, names->slab) + less(cache, shared);
+    usage = less(usage, droppable);
   }
-  narrow(walk->room, (limit > usage ? limit - usage : 0) + walk->swap,
-         "the memory limit of the container");
+  narrow(walk->room, less(limit, usage) + walk->swap, "the memory limit of the container");
 }
 
 void rc_topology_room(struct rc_room *out) {
@@ -254,10 +262,12 @@ static void narrow_by_quota(const char *directory, void *context) {
   char file[896], text[64];
   uint64_t quota, period;
   snprintf(file, sizeof file, "%s/cpu.max", directory); /* version 2's; version 1 has two files */
-  bool known = rc_os.read_file(file, text, sizeof text) > 0
-                   ? sscanf(text, "%" SCNu64 " %" SCNu64, &quota, &period) == 2
-                   : read_in(directory, "cpu.cfs_quota_us", &quota) &&
-                         read_in(directory, "cpu.cfs_period_us", &period);
+  bool known;
+  if (rc_os.read_file(file, text, sizeof text) > 0)
+    known = sscanf(text, "%" SCNu64 " %" SCNu64, &quota, &period) == 2;
+  else
+    known = read_in(directory, "cpu.cfs_quota_us", &quota) &&
+            read_in(directory, "cpu.cfs_period_us", &period);
   if (!known || quota == 0 || period == 0) return;
   uint64_t cpus = (quota - 1) / period + 1;
   if (cpus < *least) *least = (uint32_t)cpus;
@@ -271,22 +281,22 @@ static uint32_t cpu_quota(void) {
   return least;
 }
 
-#define MAX_CPUS \
-  32768u /* four times Linux's limit; the kernel refuses a set smaller than the kernel's own */
+/* Four times Linux's limit; the kernel refuses a set smaller than its own. */
+#define MAX_CPUS 32768u
 
 void rc_cpus_enter(struct rc_cpus *cpus) {
   uint64_t allowed[MAX_CPUS / 64] = {0};
   if (rc_os.affinity(allowed, sizeof allowed) < 0) return;
+  /* CPUs beyond the last shared bit share bits with earlier CPUs: a process with so many CPUs has
+   * enough. */
   for (uint32_t i = 0; i < MAX_CPUS / 64; i++)
-    /* CPUs beyond the last shared bit share bits with earlier CPUs: a process with so many CPUs has
-     * enough. */
     if (allowed[i] != 0) rc_or_acq_rel(&cpus->cpus[i % RC_CPU_WORDS], allowed[i]);
 }
 
 uint32_t rc_cpus_count(struct rc_cpus *cpus) {
   uint32_t count = 0, quota = cpu_quota();
-  for (uint32_t i = 0; i < RC_CPU_WORDS;
-       i++) /* relaxed: no process ever clears a bit, so the count may be too high */
+  /* Relaxed: no process ever clears a bit, so the count may be too high. */
+  for (uint32_t i = 0; i < RC_CPU_WORDS; i++)
     count += (uint32_t)__builtin_popcountll(rc_load_relaxed(&cpus->cpus[i]));
   return quota < count ? quota : count;
 }

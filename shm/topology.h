@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts about the machine, as far as this process may use the machine: caches, NUMA nodes, free
- * memory, the CPU quota. Each call reads the facts anew. */
+/* Facts about the machine, as far as this process may use it: caches, NUMA nodes, free memory, the
+ * CPU quota. Each call reads them anew. */
 #ifndef RC_SHM_TOPOLOGY_H
 #define RC_SHM_TOPOLOGY_H
 
@@ -27,11 +27,10 @@ void rc_topology_nodes(struct rc_nodes *out);
 /* The capacity of a ring whose options give none. */
 uint64_t rc_default_capacity(void);
 
-/* From so many bytes on, a payload is written past the cache (shm/copy.h). */
+/* From so many bytes on, a payload is written past the cache (rc_copy_past_cache). */
 uint64_t rc_past_cache_bytes(void);
 
-/* How much memory is free before the OOM killer has to end a process, and the origin of that
- * limit. */
+/* How much memory is free before the OOM killer has to end a process, and what limits it. */
 struct rc_room {
   uint64_t bytes;    /* UINT64_MAX where the kernel does not say */
   const char *limit; /* in words */

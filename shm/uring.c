@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "shm/uring.h"
+#include "shm/poller.h"
 
 #include <errno.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 
 #if RINGCAST_HAVE_LIBURING
@@ -19,8 +19,8 @@
 
 #define ENTRIES 8u
 
-/* The user data of an entry. Each wait has a new number, so that the completion of an earlier wait
- * is not taken for the completion of the current wait. */
+/* The user data of an entry. Each wait has a new number, so that the completion of an earlier one
+ * is not taken for the current one's. */
 enum { NAME_CANCEL, NAME_FIRST_WAIT };
 
 struct rc_uring {
@@ -42,7 +42,8 @@ static int check_operation(struct io_uring *ring) {
 /* liburing has made the descriptor and kept the number. A failure to move it has closed it. */
 static int keep_fd(struct rc_uring *uring) {
   int fd = rc_fd_above_2(uring->ring.ring_fd);
-  uring->ring.ring_fd = uring->ring.enter_ring_fd = fd;
+  uring->ring.ring_fd = fd;
+  uring->ring.enter_ring_fd = fd;
   rc_fd_identify(fd, &uring->id);
   return fd < 0 ? fd : 0;
 }
@@ -51,8 +52,8 @@ int rc_uring_open(int event_fd, struct rc_uring **out) {
   if (rc_feature_disabled("io_uring")) return -ENOSYS;
   struct rc_uring *uring = calloc(1, sizeof *uring);
   if (!uring) return -ENOMEM;
-  struct io_uring_params params = {.flags =
-                                       IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
+  struct io_uring_params params = {0};
+  params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
   int result = io_uring_queue_init_params(ENTRIES, &uring->ring, &params);
   if (result < 0) {
     free(uring);
@@ -72,8 +73,10 @@ int rc_uring_open(int event_fd, struct rc_uring **out) {
 
 /* liburing closes the number: -1 where the number belongs to a file of the program by now. */
 void rc_uring_close(struct rc_uring *uring) {
-  if (!rc_fd_is(uring->ring.ring_fd, &uring->id))
-    uring->ring.ring_fd = uring->ring.enter_ring_fd = -1;
+  if (!rc_fd_is(uring->ring.ring_fd, &uring->id)) {
+    uring->ring.ring_fd = -1;
+    uring->ring.enter_ring_fd = -1;
+  }
   io_uring_queue_exit(&uring->ring);
   free(uring);
 }
@@ -102,37 +105,41 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
   if (!entry) return -EBUSY;
   io_uring_prep_rw(OP_FUTEX_WAIT, entry, FUTEX_SIZE_U32, (const void *)word, 0, value);
   entry->addr3 = FUTEX_MATCH_ANY;
-  io_uring_sqe_set_data64(entry, ++uring->wait);
+  uring->wait++;
+  io_uring_sqe_set_data64(entry, uring->wait);
   uring->waiting = true;
   return enter(uring);
 }
 
 int rc_uring_cancel(struct rc_uring *uring) {
   if (!uring->waiting) return uring->error;
-  int result =
-      enter(uring); /* the wait has usually completed, and only the completion is left to process */
+  /* The wait has usually completed, and only the completion is left to process. */
+  int result = enter(uring);
   if (result < 0 || !uring->waiting) return result;
   struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
   if (!entry) return -EBUSY;
   io_uring_prep_cancel64(entry, uring->wait, 0);
   io_uring_sqe_set_data64(entry, NAME_CANCEL);
   result = enter(uring);
-  uring->waiting =
-      false; /* a wake at this moment completes later, under a number no longer in use */
+  /* A wake at this moment completes later, under a number no longer in use. */
+  uring->waiting = false;
   return result;
 }
 
 #else
 
 int rc_uring_open(int event_fd, struct rc_uring **out) {
-  (void)event_fd, (void)out;
+  (void)event_fd;
+  (void)out;
   return -ENOSYS;
 }
 
 void rc_uring_close(struct rc_uring *uring) { (void)uring; }
 
 int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value) {
-  (void)uring, (void)word, (void)value;
+  (void)uring;
+  (void)word;
+  (void)value;
   return -ENOSYS;
 }
 

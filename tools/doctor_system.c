@@ -21,7 +21,7 @@
 #include <sys/auxv.h>
 #endif
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "tools/cli.h"
 #include "tools/doctor.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles: what is taken for one is, to the byte, what would be made of what was understood. */
-#include "shm/handle.h"
+#include "shm/segment.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 #include "ring/spill.h"
 #include "ring/tap.h"
 #include "tests/fuzz/fuzz.h"

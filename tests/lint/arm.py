@@ -43,10 +43,10 @@ EXPECTED = {
     },
     "ring/newest.c": {
         "rc_newest_note": ["dmb ish", "stlr"],  # N2, N4
-        "place_in|look_up|rc_newest_find": ["ldar", "dmb ishld"],  # N5, N7
-        "rc_newest_find": ["ldar"],  # J5
+        "place_in|look_up|find_tagged|rc_newest_find": ["ldar", "dmb ishld"],  # N5, N7
+        "find_newest|rc_newest_find": ["ldar"],  # J5
     },
-    "ring/tap.c": {"rc_tap_next": ["dmb ishld", "ldar", "dmb ishld", "dmb ishld"]},  # T2, T3, T2 and T5
+    "ring/tap.c": {"try_copy|rc_tap_next": ["dmb ishld", "ldar", "dmb ishld", "dmb ishld"]},  # T2, T3, T2 and T5
 }
 
 

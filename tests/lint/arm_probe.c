@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations whose machine code tests/lint/arm.py looks at, each as a function of its own. */
 #include "ring/eventcount.h"
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 
 int probe_commit(struct rc_ring_writer *writer, uint64_t bytes);
 bool probe_next(struct rc_ring_reader *reader, struct rc_ring_frame *out);

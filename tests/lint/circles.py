@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The calls between files, by the symbols of the objects: no file of ring/, shm/, channel/ or gpu/ uses a symbol of a
-higher folder, the files of a folder do not call each other in a circle, and rc_ring_, rc_slot_ and
-rc_spill_ are names of ring/. No comment in a folder names a file of a higher folder. Each function of ring/ or shm/ is
-declared in the header of its own file, or, if public, in include/; of channel/ and gpu/, in a header of the folder.
+Calls and includes between files.
 
-The same for the rooms of the Python extension, where its objects are given: a room uses no symbol of a later room, and
-the files of a room do not call each other in a circle.
+No file of ring/, shm/, channel/ or gpu/ uses a symbol of a higher folder, and rc_ring_, rc_slot_
+and rc_spill_ are names of ring/. No comment in a folder names a file of a higher folder.
 
-    circles.py OBJECTS NM [EXTENSION]   the folders that hold ring/ring.c.o and call.c.o, and what lists symbols
+A room is a header with its C files: a C file belongs to the header that it includes first, if that
+is in its folder; else it is a room of its own. In the folders of WALKED no rooms form a circle,
+neither by calls nor by includes, and so not by inline functions. In the others no C files form a
+circle of calls. Each function of ring/ or shm/ is declared in the header of its room, or, if
+public, in include/; of channel/ and gpu/, in a header of the folder.
+
+Of the Python extension, where its objects are given: a room uses no symbol of a later room, and the
+files of a room do not call each other in a circle.
+
+    circles.py OBJECTS NM [EXTENSION]
+
+OBJECTS and EXTENSION are the folders that hold ring/ring.c.o and call.c.o; NM lists symbols.
 """
 
 import pathlib
@@ -18,6 +26,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ["ring", "shm", "channel", "gpu"]
+WALKED = ["ring", "shm"]  # the folders whose rooms are judged with their includes
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 
 EXTENSION = "python/extension"
@@ -25,6 +34,31 @@ ROOMS = ["errors.c", "call.c", "spans.c", "tensors", "codec", "handles", "module
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 NAMED = re.compile(r"\b(ring|shm|channel|gpu)/(\w+\.[ch])\b")
+
+
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+
+
+def room_of(path):
+    """The room of a file: its header, from the root and without the suffix."""
+    name = path.relative_to(ROOT).with_suffix("").as_posix()
+    if path.suffix == ".h":
+        return name
+    first = INCLUDE.search(path.read_text(encoding="utf-8"))
+    header = pathlib.PurePosixPath(first[1] if first else name)
+    return header.with_suffix("").as_posix() if header.parent == pathlib.PurePosixPath(name).parent else name
+
+
+def rooms(folder, calls):
+    """For each room of a folder the rooms that it includes or calls."""
+    files = sorted((ROOT / folder).glob("*.[ch]"))
+    uses = {room_of(path): set() for path in files}
+    for path in files:
+        own = room_of(path)
+        called = {room_of(ROOT / file) for file in calls.get(f"{folder}/{path.name}", ())}
+        included = {header.removesuffix(".h") for header in INCLUDE.findall(path.read_text(encoding="utf-8"))}
+        uses[own] |= ((called | included) & set(uses)) - {own}
+    return uses
 
 
 def named_upwards():
@@ -43,14 +77,15 @@ def declared(header, symbol):
 
 
 def undeclared(home):
-    """A complaint for each symbol that no header of its own file declares."""
+    """A complaint for each symbol that no header of its own room declares."""
     for symbol, file in sorted(home.items()):
         path = ROOT / file
-        headers = [path.with_suffix(".h"), *sorted((ROOT / "include/ringcast").glob("*.h"))]
+        header = ROOT / f"{room_of(path)}.h"
+        headers = [header, *sorted((ROOT / "include/ringcast").glob("*.h"))]
         if file.startswith(("channel/", "gpu/")):
             headers += sorted(path.parent.glob("*.h"))
         if not any(declared(header, symbol) for header in headers):
-            yield f"{file} defines {symbol}, which {path.stem}.h does not declare"
+            yield f"{file} defines {symbol}, which {header.name} does not declare"
 
 
 def symbols(objects, nm, pattern, root):
@@ -120,7 +155,8 @@ def main():
             if FOLDERS.index(callee.split("/")[0]) > FOLDERS.index(file.split("/")[0]):
                 complaints.append(f"{file} uses {symbol} of {callee}, a higher folder")
     for folder in FOLDERS:
-        found = circle(calls, {file for file in defined if file.startswith(folder + "/")})
+        uses = rooms(folder, calls) if folder in WALKED else calls
+        found = circle(uses, {name for name in uses if name.startswith(folder + "/")})
         if found:
             complaints.append(f"a circle: {' -> '.join(found)}")
     for symbol, file in sorted(home.items()):

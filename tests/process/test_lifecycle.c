@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "tests/support/children.h"
 #include "tests/support/handles.h"
 #include "tests/support/pattern.h"

@@ -11,7 +11,6 @@
 
 #include "shm/os.h"
 #include "shm/poller.h"
-#include "shm/uring.h"
 #include "shm/wait.h"
 #include "tests/support/children.h"
 #include "tests/support/sleep.h"

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 #include "tests/support/spill.h"
 

@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 #include "shm/memory.h"
 #include "tests/support/pattern.h"
 #include "tests/support/suite.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 #include "tests/support/suite.h"
 

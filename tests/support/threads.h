@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "ring/fastpath.h"
+#include "ring/ring.h"
 #include "ring/spill.h"
 #include "tests/support/pattern.h"
 #include "tests/support/suite.h"

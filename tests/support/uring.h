@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "shm/uring.h"
+#include "shm/poller.h"
 
 /* 0, else why not: the codes of rc_uring_open. */
 static inline int probe_uring(void) {

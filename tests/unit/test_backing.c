@@ -2,7 +2,7 @@
 /* What of spill memory is in place: put there once, given back when idle, and an error where there is none to be had.
  */
 #define _GNU_SOURCE
-#include "shm/backing.h"
+#include "shm/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a waiter learns of the times at which messages come, and which windows it spins in. (That the waiter keeps its
  * budget, and what irregular gaps cost, is in test_wait_pace.) */
-#include "shm/cadence.h"
+#include "shm/wait.h"
 
 #include "tests/support/suite.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies past the cache, alone and as a part of ringcast_writer_send. */
 #include "channel/channel.h"
-#include "shm/copy.h"
+#include "shm/memory.h"
 #include "shm/topology.h"
 #include "tests/support/spill.h"
 

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/os.h"
 #include "tests/support/leaks.h"

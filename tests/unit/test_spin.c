@@ -6,7 +6,6 @@
 #include <sched.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/cpu_wait.h"
 #include "shm/os.h"
 #include "shm/topology.h"
 #include "shm/wait.h"

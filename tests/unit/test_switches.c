@@ -11,8 +11,8 @@
 
 #include "channel/channel.h"
 #include "ringcast/inspect.h"
-#include "shm/cpu_wait.h"
-#include "shm/environment.h"
+#include "shm/wait.h"
+#include "shm/options.h"
 #include "shm/error.h"
 #include "shm/os.h"
 #include "tests/support/fake_files.h"

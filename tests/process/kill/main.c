@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "shm/environment.h"
+#include "shm/options.h"
 #include "shm/os.h"
 #include "tests/process/kill/kill.h"
 

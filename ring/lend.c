@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader's side of packed frames, and of groups. */
-#include "ring/packed.h"
-
-#include "ring/fastpath.h"
+/*
+ * Lending the messages of packed frames, and groups of messages and frames.
+ *
+ * A reader pins a packed frame while it walks through the messages, and each loan (a message, or a
+ * group) has a pin more. The cursor moves once, when the walk and all loans have ended. A group has
+ * a single pin, and one that begins within a packed frame ends with this frame at the latest.
+ */
+#include "ring/ring.h"
 
 /* Notes a loan and adds its pin. If the walk has just ended, the walk's pin becomes the loan's. */
 static void lend(struct rc_ring_reader *reader, uint64_t position, uint32_t count) {
-  reader->lent[reader->lents++] =
-      (struct rc_lent){.position = position, .holder = reader->walked, .count = count};
+  struct rc_lent *lent = &reader->lent[reader->lents];
+  *lent = (struct rc_lent){.position = position, .holder = reader->walked, .count = count};
+  reader->lents++;
   if (rc_packed_is_left(&reader->packed)) rc_ring_pin_entry(reader, reader->walked);
 }
 
@@ -32,13 +37,17 @@ static int take_message(struct rc_ring_reader *reader, struct rc_packed *packed,
 
 int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   struct rc_packed packed = reader->packed;
+  uint64_t start = reader->walked;
   const bool inside = rc_packed_is_left(&packed);
-  if (inside && !rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
-  int result = inside ? 0 : rc_ring_next(reader, out);
-  if (result != 0 || (!inside && !out->packed)) return result;
-  uint64_t start = inside ? reader->walked : out->position;
-  if (!inside) packed = rc_packed_open(out->data, start, out->bytes);
-  result = take_message(reader, &packed, out);
+  if (inside) {
+    if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
+  } else {
+    int result = rc_ring_next(reader, out);
+    if (result != 0 || !out->packed) return result;
+    start = out->position;
+    packed = rc_packed_open(out->data, start, out->bytes);
+  }
+  int result = take_message(reader, &packed, out);
   if (result != 0) {
     if (!inside) rc_ring_unread(reader, start);
     return result;
@@ -49,33 +58,60 @@ int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   return 0;
 }
 
+static struct ringcast_frame public_frame(const struct rc_ring_frame *frame) {
+  return (struct ringcast_frame){
+      .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
+}
+
+/* Collects the messages that are left in `packed`, until *count is `most`. An error: of the entry
+ * that comes next. */
+static int collect_messages(struct rc_packed *packed, struct ringcast_frame *out, uint32_t most,
+                            uint32_t *count) {
+  struct ringcast_frame none;
+  if (out) *count += rc_packed_run(packed, out + *count, most - *count);
+  while (*count < most && rc_packed_is_left(packed)) {
+    int result = rc_packed_next(packed, out ? &out[*count] : &none);
+    if (result != 0) return result;
+    *count += 1;
+  }
+  return 0;
+}
+
 /* Collects what is available from *next on, or from `packed` if any message is left there; `out`
- * NULL: only counts. Returns the number, or the error at the first. */
+ * NULL: only counts. Returns the number, or the error at the first; 0: a spilled frame. */
 static int collect(const struct rc_ring_reader *reader, struct rc_packed *packed, uint64_t *next,
                    struct ringcast_frame *out, uint32_t most) {
   const bool inside = rc_packed_is_left(packed);
-  struct ringcast_frame none;
-  struct rc_ring_frame frame;
-  int result = 0;
   uint32_t count = 0;
-  for (uint64_t end; count < most; *next = end) {
-    if (out) count += rc_packed_run(packed, out + count, most - count);
-    while (count < most && rc_packed_is_left(packed) &&
-           (result = rc_packed_next(packed, out ? &out[count] : &none)) == 0)
-      count++;
+  int result;
+  for (;;) {
+    result = collect_messages(packed, out, most, &count);
     if (count == most || rc_packed_is_left(packed) || inside) break;
+    struct rc_ring_frame frame;
+    uint64_t end;
     result = rc_ring_read(&reader->view, *next, &frame, &end);
     if (result != 0 || frame.spilled) break;
-    result = end - reader->cursor > reader->view.capacity ? -EPROTO
-                                                          : 0; /* the held frames exceed a lap */
-    if (result != 0) break;
-    if (frame.packed) *packed = rc_packed_open(frame.data, frame.position, frame.bytes);
-    else
-      *(out ? &out[count] : &none) = (struct ringcast_frame){
-          .data = frame.data, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
-    count += !frame.packed;
+    if (end - reader->cursor > reader->view.capacity) { /* the held frames exceed a lap */
+      result = -EPROTO;
+      break;
+    }
+    *next = end;
+    if (frame.packed) {
+      *packed = rc_packed_open(frame.data, frame.position, frame.bytes);
+      continue;
+    }
+    if (out) out[count] = public_frame(&frame);
+    count++;
   }
   return count > 0 ? (int)count : result;
+}
+
+static int next_spilled(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t *count,
+                        struct rc_ring_frame *spilled) {
+  *count = 1;
+  int result = rc_ring_next(reader, spilled);
+  if (result == 0) *out = public_frame(spilled);
+  return result;
 }
 
 int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out, uint32_t most,
@@ -88,16 +124,7 @@ int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out,
   int result = collect(reader, &packed, &next, out, most < INT32_MAX ? most : INT32_MAX);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result < 0) return result;
-  if (result == 0) { /* a spilled frame */
-    *count = 1;
-    result = rc_ring_next(reader, spilled);
-    if (result == 0)
-      *out = (struct ringcast_frame){.data = spilled->data,
-                                     .bytes = spilled->bytes,
-                                     .position = spilled->position,
-                                     .kind = spilled->kind};
-    return result;
-  }
+  if (result == 0) return next_spilled(reader, out, count, spilled);
   *count = (uint32_t)result;
   reader->group = (struct rc_group){.position = out->position,
                                     .packed = reader->packed,
@@ -135,7 +162,8 @@ static int unread(struct rc_ring_reader *reader, const struct rc_lent *lent, uin
   if (lent->position != group->position) return -EINVAL;
   if (reader->next != group->next_after || reader->packed.at != group->at_after) return -EINVAL;
   struct rc_packed packed = group->packed;
-  const bool inside = rc_packed_is_left(&packed), walked = rc_packed_is_left(&reader->packed);
+  const bool inside = rc_packed_is_left(&packed);
+  const bool walked = rc_packed_is_left(&reader->packed);
   uint64_t next = group->next;
   if (count > 0 && collect(reader, &packed, &next, NULL, count) != (int)count)
     return rc_ring_is_evicted(reader) ? -ESTALE : -EPROTO;
@@ -159,9 +187,12 @@ int rc_ring_release_many(struct rc_ring_reader *reader, uint64_t position, uint3
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* A0 */
   struct rc_lent lent = reader->lent[i];
   bool gone = false;
-  int result = count < lent.count ? unread(reader, &lent, count, &gone) : 0;
-  if (result != 0) return result;
-  reader->lent[i] = reader->lent[--reader->lents];
+  if (count < lent.count) {
+    int result = unread(reader, &lent, count, &gone);
+    if (result != 0) return result;
+  }
+  reader->lents--;
+  reader->lent[i] = reader->lent[reader->lents];
   if (!gone) rc_ring_unpin(reader, lent.holder);
   return 0;
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The offsets in the payload of a tensor frame, shared by the builder and the reader.
- * ringcast/frame.h describes the layout. */
-#ifndef RC_RING_PAYLOAD_H
-#define RC_RING_PAYLOAD_H
+/* What the builder (frame_build.c) and the reader (frame_read.c) of tensor frames share: the
+ * offsets in the payload, whose layout ringcast/frame.h describes, and the bytes of tensors
+ * (tensor.c). */
+#ifndef RC_RING_FRAME_H
+#define RC_RING_FRAME_H
 
 #include <stdbool.h>
 
 #include "ringcast/frame.h"
 
-#define RC_PAYLOAD_OLDEST \
-  1 /* the oldest readable version; later ones only where the content needs one */
-#define RC_PAYLOAD_LINE  64
-#define RC_PAYLOAD_PHASE 16 /* a frame's payload starts this far into a line */
-#define RC_PAYLOAD_ALIGN 8  /* dimensions, and data other than tensors */
+/* The oldest readable version; a frame has a later one only where the content needs it. */
+#define RC_PAYLOAD_OLDEST 1
+#define RC_PAYLOAD_LINE   64
+#define RC_PAYLOAD_PHASE  16 /* a frame's payload starts this far into a line */
+#define RC_PAYLOAD_ALIGN  8  /* dimensions, and data other than tensors */
 /* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on
  * a line. */
 #define RC_PAYLOAD_NOWHERE (RC_PAYLOAD_LINE - RC_PAYLOAD_PHASE)
@@ -24,8 +25,8 @@
 #define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
 /* Of BYTES, from version 2 on. */
 #define RC_ITEM_TYPECODE (255u << 24)
-#define RC_ITEM_HASHES \
-  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
+/* Set by ringcast_build_hash only. */
+#define RC_ITEM_HASHES (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 
@@ -67,5 +68,28 @@ static inline bool rc_typecode_fits(uint16_t kind, uint32_t flags, uint64_t byte
 static inline bool rc_payload_device_range(const struct ringcast_frame_entry *entry) {
   return entry->bytes > 0 && entry->offset <= UINT64_MAX - entry->bytes;
 }
+
+/* ---- The bytes of tensors -------------------------------------------------------------------- */
+
+/* Computed from the dtype, shape and strides. The functions check all three and trust no value. */
+
+/* The bits of one element, all lanes together. 0: the dtype is invalid, or the flags say "padded"
+ * although an element has whole bytes. */
+uint32_t rc_element_bits(struct ringcast_dtype dtype, uint32_t flags);
+
+/* The number of elements, and the strides of C order (`strides` may be NULL). A dimension of 0
+ * counts as 1 in the strides, as in torch. -EINVAL: ndim or shape is out of range, or the count,
+ * with each 0 taken as 1, exceeds INT64_MAX. */
+int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_t *out_count);
+
+/* The bytes of `count` elements without gaps. -EINVAL: more than INT64_MAX. */
+int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out);
+
+/* Whether the tensor is in C order. Strides of dimensions of size 1, and of empty tensors, do not
+ * count. rc_shape_layout has accepted the shape. */
+bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides);
+
+/* Whether the tensor has no gaps: the strides are those of C order, with the axes in any order. */
+bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
 #endif

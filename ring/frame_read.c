@@ -7,13 +7,11 @@
  * the copy. Offsets are compared by subtracting within known bounds, and never summed. A field that
  * the entry's kind does not use must be zero, so that a later version may give the field a meaning.
  */
-#include "ring/payload.h"
+#include "ring/frame.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
-
-#include "ring/tensor.h"
 
 /* Copies from memory that may change. Without the barrier, the compiler may read `from` again
  * instead of `to`. */
@@ -28,7 +26,7 @@ static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t
 
 /* The fields that name the words of device tensors' completion: all set or all zero, since version
  * 3. */
-static bool device_check(const struct ringcast_frame_header *header) {
+static bool device_words_are_valid(const struct ringcast_frame_header *header) {
   if (header->device_epoch == 0) return header->device_slot == 0 && header->device_generation == 0;
   return header->version >= 3 && header->device_generation != 0;
 }
@@ -44,7 +42,7 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
   }
   if (header.root != RINGCAST_ROOT_DICT && header.root != RINGCAST_ROOT_VALUE) return -EPROTO;
   if (header.root == RINGCAST_ROOT_VALUE && header.count == 0) return -EPROTO;
-  if (!device_check(&header)) return -EPROTO;
+  if (!device_words_are_valid(&header)) return -EPROTO;
   if (header.bytes != bytes || header.count > RINGCAST_MAX_ENTRIES) return -EPROTO;
   if (!lies_within(rc_payload_meta(header.count), header.meta_bytes, 0, bytes)) return -EPROTO;
   *reader = (struct ringcast_frame_reader){.base = data,
@@ -69,163 +67,165 @@ static void entry_copy(const struct ringcast_frame_reader *reader, uint32_t inde
   copy_once(out, reader->base + rc_payload_meta(index), sizeof *out);
 }
 
-/* NULL in `*out`: the entry has no key. */
-static int entry_key(const struct ringcast_frame_reader *reader,
-                     const struct ringcast_frame_entry *entry, const char **out) {
-  if (!(entry->flags & RINGCAST_ITEM_KEYED)) {
-    *out = NULL;
-    return entry->key_offset || entry->key_bytes ? -EPROTO : 0;
-  }
-  if (reader->root != RINGCAST_ROOT_DICT) return -EPROTO;
-  uint64_t offset = entry->key_offset;
-  if (entry->key_bytes == 0) {
-    if (offset != 0) return -EPROTO;
-    offset = RC_PAYLOAD_NOWHERE;
-  } else if (!lies_within(offset, entry->key_bytes, rc_payload_meta(reader->count),
-                          meta_end(reader))) {
-    return -EPROTO;
-  }
-  *out = (const char *)reader->base + offset;
-  return 0;
+/* Whether a range lies in the meta region: keys and dimensions. */
+static bool is_in_meta(const struct ringcast_frame_reader *reader, uint64_t offset,
+                       uint64_t bytes) {
+  return lies_within(offset, bytes, rc_payload_meta(reader->count), meta_end(reader));
 }
 
-/* Checks the entry of a tensor whose bytes are on a device. */
-static int device_data(const struct ringcast_frame_reader *reader,
-                       const struct ringcast_frame_entry *entry) {
-  if (entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
-  if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA)) return -EPROTO;
-  return rc_payload_device_range(entry) ? 0 : -EPROTO;
+/* The functions below check a part of an entry. False: the frame is damaged. */
+
+/* NULL in `*out`: the entry has no key. */
+static bool entry_key(const struct ringcast_frame_reader *reader,
+                      const struct ringcast_frame_entry *entry, const char **out) {
+  *out = NULL;
+  if (!(entry->flags & RINGCAST_ITEM_KEYED)) return entry->key_offset == 0 && entry->key_bytes == 0;
+  if (reader->root != RINGCAST_ROOT_DICT) return false;
+  uint64_t offset = entry->key_offset;
+  if (entry->key_bytes == 0) {
+    if (offset != 0) return false;
+    offset = RC_PAYLOAD_NOWHERE;
+  } else if (!is_in_meta(reader, offset, entry->key_bytes)) {
+    return false;
+  }
+  *out = (const char *)reader->base + offset;
+  return true;
+}
+
+/* Of a tensor whose bytes are on a device. */
+static bool device_data_is_valid(const struct ringcast_frame_reader *reader,
+                                 const struct ringcast_frame_entry *entry) {
+  if (entry->placement != RINGCAST_PLACEMENT_POOL) return false;
+  if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA)) return false;
+  return rc_payload_device_range(entry);
 }
 
 /* NULL in `*out`: the entry's bytes are not in the frame. */
-static int entry_data(const struct ringcast_frame_reader *reader,
-                      const struct ringcast_frame_entry *entry, const void **out) {
+static bool entry_data(const struct ringcast_frame_reader *reader,
+                       const struct ringcast_frame_entry *entry, const void **out) {
   uint64_t offset = entry->offset;
-  if (entry->reserved != 0) return -EPROTO;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE) {
-    *out = NULL;
-    return device_data(reader, entry);
-  }
+  *out = NULL;
+  if (entry->reserved != 0) return false;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE) return device_data_is_valid(reader, entry);
   if (entry->bytes == 0) {
-    if (offset != 0) return -EPROTO;
+    if (offset != 0) return false;
     offset = RC_PAYLOAD_NOWHERE;
   } else {
-    if (!lies_within(offset, entry->bytes, rc_payload_line(meta_end(reader)), reader->bytes))
-      return -EPROTO;
+    uint64_t data = rc_payload_line(meta_end(reader));
+    if (!lies_within(offset, entry->bytes, data, reader->bytes)) return false;
     uint64_t line = entry->kind == RINGCAST_ITEM_TENSOR ? RC_PAYLOAD_LINE : RC_PAYLOAD_ALIGN;
-    if ((offset + RC_PAYLOAD_PHASE) % line != 0) return -EPROTO;
+    if ((offset + RC_PAYLOAD_PHASE) % line != 0) return false;
   }
   *out = reader->base + offset;
-  return 0;
+  return true;
 }
 
 /* The bytes from the first element to the end of the last. The tensor is not empty, and an element
  * has whole bytes. */
-static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *strides, int64_t item,
-                         uint64_t *out) {
+static bool tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *strides, int64_t item,
+                          uint64_t *out) {
   int64_t last = 0, step;
-  for (int32_t i = 0; i < ndim; i++)
-    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
-        __builtin_add_overflow(last, step, &last))
-      return -EPROTO;
-  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, item, &last))
-    return -EPROTO;
+  for (int32_t i = 0; i < ndim; i++) {
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step)) return false;
+    if (__builtin_add_overflow(last, step, &last)) return false;
+  }
+  if (__builtin_add_overflow(last, 1, &last)) return false;
+  if (__builtin_mul_overflow(last, item, &last)) return false;
   *out = (uint64_t)last;
-  return 0;
+  return true;
 }
 
 /* The data must have exactly the bytes of the shape and strides: no element lies outside, and no
  * byte is unused. */
-static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t *shape,
-                        const int64_t *strides) {
+static bool tensor_is_valid(const struct ringcast_frame_entry *entry, const int64_t *shape,
+                            const int64_t *strides) {
   uint32_t bits = rc_element_bits(entry->dtype, entry->flags);
   uint64_t packed, extent;
   int64_t count;
-  if (bits == 0 || rc_shape_layout(entry->ndim, shape, NULL, &count) < 0) return -EPROTO;
+  if (bits == 0 || rc_shape_layout(entry->ndim, shape, NULL, &count) < 0) return false;
   for (int32_t i = 0; i < entry->ndim; i++)
-    if (strides[i] < 0) return -EPROTO;
-  if (rc_packed_bytes(bits, count, &packed) < 0) return -EPROTO;
-  if (rc_strides_are_c(entry->ndim, shape, strides)) return entry->bytes == packed ? 0 : -EPROTO;
-  if (bits % 8 != 0) return -EPROTO;
-  if (tensor_extent(entry->ndim, shape, strides, bits / 8, &extent) < 0) return -EPROTO;
+    if (strides[i] < 0) return false;
+  if (rc_packed_bytes(bits, count, &packed) < 0) return false;
+  if (rc_strides_are_c(entry->ndim, shape, strides)) return entry->bytes == packed;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE || bits % 8 != 0) return false;
+  if (!tensor_extent(entry->ndim, shape, strides, bits / 8, &extent)) return false;
   /* With a stride of 0, one byte could describe 2^60: a packed copy must not need more memory than
    * was sent. */
-  return entry->bytes == extent && packed <= extent ? 0 : -EPROTO;
+  return entry->bytes == extent && packed <= extent;
 }
 
-static int item_tensor(const struct ringcast_frame_reader *reader,
-                       const struct ringcast_frame_entry *entry, struct ringcast_item *out) {
+static bool item_tensor(const struct ringcast_frame_reader *reader,
+                        const struct ringcast_frame_entry *entry, struct ringcast_item *out) {
   int64_t dims[2 * RINGCAST_MAX_NDIM];
   size_t bytes = entry->ndim * sizeof *dims;
-  if (entry->ndim > RINGCAST_MAX_NDIM || entry->scalar) return -EPROTO;
+  if (entry->ndim > RINGCAST_MAX_NDIM || entry->scalar) return false;
   if (entry->ndim == 0) {
-    if (entry->dims_offset != 0) return -EPROTO;
+    if (entry->dims_offset != 0) return false;
   } else {
-    if (entry->dims_offset % RC_PAYLOAD_ALIGN != 0) return -EPROTO;
-    if (!lies_within(entry->dims_offset, 2 * bytes, rc_payload_meta(reader->count),
-                     meta_end(reader)))
-      return -EPROTO;
+    if (entry->dims_offset % RC_PAYLOAD_ALIGN != 0) return false;
+    if (!is_in_meta(reader, entry->dims_offset, 2 * bytes)) return false;
     copy_once(dims, reader->base + entry->dims_offset, 2 * bytes);
   }
-  int rc = tensor_check(entry, dims, dims + entry->ndim);
-  if (rc < 0) return rc;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE &&
-      !rc_strides_are_c(entry->ndim, dims, dims + entry->ndim))
-    return -EPROTO;
+  if (!tensor_is_valid(entry, dims, dims + entry->ndim)) return false;
   out->dtype = entry->dtype;
   out->ndim = entry->ndim;
   memcpy(out->shape, dims, bytes);
   memcpy(out->strides, dims + entry->ndim, bytes);
-  return 0;
+  return true;
 }
 
 /* The parts of an object are entries of the same frame. */
-static int object_check(const struct ringcast_frame_reader *reader,
-                        const struct ringcast_frame_entry *entry) {
+static bool object_is_valid(const struct ringcast_frame_reader *reader,
+                            const struct ringcast_frame_entry *entry) {
   uint32_t first = (uint32_t)entry->scalar, parts = (uint32_t)(entry->scalar >> 32);
-  if (reader->version < 2 || entry->bytes == 0) return -EPROTO;
-  return lies_within(first, parts, 0, reader->count) ? 0 : -EPROTO;
+  if (reader->version < 2 || entry->bytes == 0) return false;
+  return lies_within(first, parts, 0, reader->count);
 }
 
-/* Checks the fields of an entry without dimensions. */
-static int plain_check(const struct ringcast_frame_reader *reader,
-                       const struct ringcast_frame_entry *entry) {
-  if (entry->ndim || entry->dims_offset) return -EPROTO;
-  if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return -EPROTO;
+/* Of an entry without dimensions. */
+static bool plain_is_valid(const struct ringcast_frame_reader *reader,
+                           const struct ringcast_frame_entry *entry) {
+  if (entry->ndim || entry->dims_offset) return false;
+  if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return false;
   switch (entry->kind) {
-  case RINGCAST_ITEM_NONE: return entry->scalar || entry->bytes ? -EPROTO : 0;
-  case RINGCAST_ITEM_BOOL: return entry->scalar > 1 || entry->bytes ? -EPROTO : 0;
-  case RINGCAST_ITEM_LEAF: return entry->scalar > INT64_MAX || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_NONE: return entry->bytes == 0 && entry->scalar == 0;
+  case RINGCAST_ITEM_BOOL: return entry->bytes == 0 && entry->scalar <= 1;
+  case RINGCAST_ITEM_LEAF: return entry->bytes == 0 && entry->scalar <= INT64_MAX;
   case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_FLOAT: return entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_FLOAT: return entry->bytes == 0;
   case RINGCAST_ITEM_STR:
   case RINGCAST_ITEM_BYTES:
   case RINGCAST_ITEM_PICKLE:
   case RINGCAST_ITEM_BUFFER:
-  case RINGCAST_ITEM_ERROR: return entry->scalar ? -EPROTO : 0;
-  case RINGCAST_ITEM_OBJECT: return object_check(reader, entry);
-  default: return -EPROTO;
+  case RINGCAST_ITEM_ERROR: return entry->scalar == 0;
+  case RINGCAST_ITEM_OBJECT: return object_is_valid(reader, entry);
+  default: return false;
   }
 }
 
-/* A tensor may have one hash, since version 2. The caller compares the hash with the data. */
-static int hash_check(const struct ringcast_frame_reader *reader,
-                      const struct ringcast_frame_entry *entry) {
-  uint32_t which = entry->flags & RC_ITEM_HASHES;
-  if (which == 0) return entry->hash ? -EPROTO : 0;
-  if (which == RC_ITEM_HASHES || entry->kind != RINGCAST_ITEM_TENSOR || reader->version < 2)
-    return -EPROTO;
-  return 0;
-}
-
-/* Only tensors have device flags, and at most one library's. */
-static int device_flags_check(const struct ringcast_frame_reader *reader,
-                              const struct ringcast_frame_entry *entry) {
-  uint32_t devices = entry->flags & RC_ITEM_DEVICES;
-  if (devices == 0) return 0;
-  if (reader->version < 3 || entry->kind != RINGCAST_ITEM_TENSOR || !(devices & RINGCAST_ITEM_CUDA))
-    return -EPROTO;
-  return devices == RC_ITEM_DEVICES ? -EPROTO : 0;
+/* Only tensors are padded, have one hash, since version 2, and are of at most one device library,
+ * since version 3. Only bytes have a typecode, since version 2. The caller compares a hash with the
+ * data. */
+static bool flags_are_valid(const struct ringcast_frame_reader *reader,
+                            const struct ringcast_frame_entry *entry) {
+  const bool is_tensor = entry->kind == RINGCAST_ITEM_TENSOR;
+  const uint32_t flags = entry->flags, hashes = flags & RC_ITEM_HASHES;
+  const uint32_t devices = flags & RC_ITEM_DEVICES;
+  if (flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES | RC_ITEM_TYPECODE)) return false;
+  if (flags & RC_ITEM_TYPECODE) {
+    if (reader->version < 2 || !rc_typecode_fits(entry->kind, flags, entry->bytes)) return false;
+  }
+  if (flags & RINGCAST_ITEM_PADDED) {
+    if (reader->version < 2 || !is_tensor) return false;
+  }
+  if (hashes == 0) {
+    if (entry->hash) return false;
+  } else {
+    if (reader->version < 2 || !is_tensor || hashes == RC_ITEM_HASHES) return false;
+  }
+  if (devices == 0) return true;
+  if (reader->version < 3 || !is_tensor) return false;
+  return devices & RINGCAST_ITEM_CUDA && devices != RC_ITEM_DEVICES;
 }
 
 /* `entry` is the caller's copy. */
@@ -233,19 +233,12 @@ static int item_fill(const struct ringcast_frame_reader *reader,
                      const struct ringcast_frame_entry *entry, struct ringcast_item *out) {
   const char *key;
   const void *data;
-  if (entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES | RC_ITEM_TYPECODE)) return -EPROTO;
-  if (entry->flags & RC_ITEM_TYPECODE) {
-    if (reader->version < 2 || !rc_typecode_fits(entry->kind, entry->flags, entry->bytes))
-      return -EPROTO;
-  }
-  if (hash_check(reader, entry) < 0 || device_flags_check(reader, entry) < 0) return -EPROTO;
-  bool padded = entry->flags & RINGCAST_ITEM_PADDED;
-  if (padded && (reader->version < 2 || entry->kind != RINGCAST_ITEM_TENSOR)) return -EPROTO;
-  if (entry_key(reader, entry, &key) < 0 || entry_data(reader, entry, &data) < 0) return -EPROTO;
+  if (!flags_are_valid(reader, entry)) return -EPROTO;
+  if (!entry_key(reader, entry, &key) || !entry_data(reader, entry, &data)) return -EPROTO;
   if (entry->kind == RINGCAST_ITEM_TENSOR) {
-    if (item_tensor(reader, entry, out) < 0) return -EPROTO;
+    if (!item_tensor(reader, entry, out)) return -EPROTO;
   } else {
-    if (plain_check(reader, entry) < 0) return -EPROTO;
+    if (!plain_is_valid(reader, entry)) return -EPROTO;
     out->dtype = (struct ringcast_dtype){0};
     out->ndim = 0;
   }
@@ -277,7 +270,7 @@ int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *
   if (!key) return -ENOENT;
   for (uint32_t i = 0; i < reader->count; i++) {
     entry_copy(reader, i, &entry);
-    if (entry_key(reader, &entry, &found) < 0) return -EPROTO;
+    if (!entry_key(reader, &entry, &found)) return -EPROTO;
     if (!found || entry.key_bytes != key_bytes || memcmp(found, key, key_bytes) != 0) continue;
     return item_fill(reader, &entry, out);
   }

@@ -8,13 +8,11 @@
  * plan and the frame end at the same byte. The builder writes every byte and fills gaps with zeros:
  * the memory may hold bytes of an earlier frame, and equal content must give equal bytes.
  */
-#include "ring/payload.h"
+#include "ring/frame.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
-
-#include "ring/tensor.h"
 
 static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint64_t alignment) {
   if (plan->count < UINT32_MAX) plan->count++;
@@ -24,11 +22,12 @@ static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint
 void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
                           uint64_t data_bytes) {
   plan->meta = rc_add(plan->meta, key_bytes);
-  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM)
+  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM) {
     plan->meta = UINT64_MAX; /* no frame has so many dimensions */
-  else if (ndim > 0)
-    plan->meta =
-        rc_add(rc_align(plan->meta, RC_PAYLOAD_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
+  } else if (ndim > 0) {
+    uint64_t dims = rc_align(plan->meta, RC_PAYLOAD_ALIGN);
+    plan->meta = rc_add(dims, (uint64_t)ndim * 2 * sizeof(int64_t));
+  }
   plan_add(plan, data_bytes, RC_PAYLOAD_LINE);
 }
 
@@ -44,9 +43,10 @@ void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_by
 uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan) {
   if (plan->count > RINGCAST_MAX_ENTRIES) return UINT64_MAX;
   uint64_t meta_end = rc_add(rc_payload_meta(plan->count), plan->meta);
-  if (meta_end > UINT32_MAX)
-    return UINT64_MAX; /* the offsets of keys and dimensions have 32 bits */
-  return plan->data == 0 ? meta_end : rc_add(rc_payload_line(meta_end), plan->data);
+  /* The offsets of keys and dimensions have 32 bits. */
+  if (meta_end > UINT32_MAX) return UINT64_MAX;
+  if (plan->data == 0) return meta_end;
+  return rc_add(rc_payload_line(meta_end), plan->data);
 }
 
 int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, size_t bytes,
@@ -63,9 +63,8 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
                                          .tag = tag,
                                          .count = plan->count,
                                          .meta_bytes = plan->meta};
-  memcpy(
-      memory, &header,
-      sizeof header); /* until the frame is complete, `bytes` is 0, and readers refuse the frame */
+  /* Until the frame is complete, `bytes` is 0, and readers refuse the frame. */
+  memcpy(memory, &header, sizeof header);
   *builder = (struct ringcast_frame_builder){.base = memory,
                                              .capacity = need,
                                              .count = plan->count,
@@ -138,8 +137,33 @@ static void strides_choose(const struct ringcast_tensor *tensor, int64_t *out) {
   rc_shape_layout(tensor->ndim, tensor->shape, out, &count);
   if (!(tensor->flags & RINGCAST_TENSOR_DENSE) || !tensor->strides) return;
   if (rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides)) return;
-  for (int32_t i = 0; i < tensor->ndim; i++) /* where the size is 1, the stride may be anything */
+  /* Where the size is 1, the stride may be anything. */
+  for (int32_t i = 0; i < tensor->ndim; i++)
     out[i] = tensor->strides[i] < 0 ? 1 : tensor->strides[i];
+}
+
+static int flags_check(const struct ringcast_frame_entry *entry) {
+  uint32_t typecode = entry->flags & RC_ITEM_TYPECODE;
+  if (typecode && !rc_typecode_fits(entry->kind, entry->flags, entry->bytes)) return -EINVAL;
+  if (entry->flags & ~(RC_ITEM_FLAGS | typecode)) return -EINVAL;
+  if (entry->flags & RINGCAST_ITEM_KEYED) return -EINVAL;
+  uint32_t devices = entry->flags & RC_ITEM_DEVICES;
+  bool of_tensors = devices || entry->flags & RINGCAST_ITEM_PADDED;
+  if (of_tensors && entry->kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
+  if (devices && !(devices & RINGCAST_ITEM_CUDA)) return -EINVAL;
+  return devices == RC_ITEM_DEVICES ? -EINVAL : 0; /* of two libraries */
+}
+
+/* Appends the dimensions, and the gap before them. */
+static void dims_put(struct ringcast_frame_builder *builder, const struct ringcast_tensor *tensor,
+                     const struct ringcast_frame_entry *entry) {
+  int64_t strides[RINGCAST_MAX_NDIM];
+  size_t bytes = entry->ndim * sizeof *strides;
+  strides_choose(tensor, strides);
+  zero(builder, builder->meta, entry->dims_offset);
+  memcpy(builder->base + entry->dims_offset, tensor->shape, bytes);
+  memcpy(builder->base + entry->dims_offset + bytes, strides, bytes);
+  builder->meta = entry->dims_offset + 2 * bytes;
 }
 
 /* Appends an entry with the given kind, flags, dtype, ndim, bytes and scalar, and sets *out to the
@@ -148,33 +172,21 @@ static void strides_choose(const struct ringcast_tensor *tensor, int64_t *out) {
 static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                      const struct ringcast_tensor *tensor, struct ringcast_frame_entry entry,
                      uint8_t **out) {
-  uint32_t typecode = entry.flags & RC_ITEM_TYPECODE;
-  if (typecode && !rc_typecode_fits(entry.kind, entry.flags, entry.bytes)) return -EINVAL;
-  if ((entry.flags & ~(RC_ITEM_FLAGS | typecode)) || (entry.flags & RINGCAST_ITEM_KEYED))
-    return -EINVAL;
-  uint32_t of_tensors = entry.flags & (RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES);
-  if (of_tensors && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
-  if ((of_tensors & RC_ITEM_DEVICES) && !(of_tensors & RINGCAST_ITEM_CUDA)) return -EINVAL;
-  if ((of_tensors & RC_ITEM_DEVICES) == RC_ITEM_DEVICES) return -EINVAL; /* two libraries */
-  if (key ? header_of(builder).root != RINGCAST_ROOT_DICT : key_bytes > 0) return -EINVAL;
+  int rc = flags_check(&entry);
+  if (rc < 0) return rc;
+  if (key && header_of(builder).root != RINGCAST_ROOT_DICT) return -EINVAL;
+  if (!key && key_bytes > 0) return -EINVAL;
   if (key_bytes > UINT32_MAX) return -ENOSPC;
   if (key) entry.flags |= RINGCAST_ITEM_KEYED;
   entry.key_bytes = (uint32_t)key_bytes;
-  int rc = entry_place(builder, &entry);
+  rc = entry_place(builder, &entry);
   if (rc < 0) return rc;
 
-  memcpy(builder->base + rc_payload_meta(builder->next++), &entry, sizeof entry);
+  memcpy(builder->base + rc_payload_meta(builder->next), &entry, sizeof entry);
+  builder->next++;
   if (key_bytes > 0) memcpy(builder->base + builder->meta, key, key_bytes);
   builder->meta += key_bytes;
-  if (tensor && entry.ndim > 0) {
-    int64_t strides[RINGCAST_MAX_NDIM];
-    size_t bytes = entry.ndim * sizeof *strides;
-    strides_choose(tensor, strides);
-    zero(builder, builder->meta, entry.dims_offset);
-    memcpy(builder->base + entry.dims_offset, tensor->shape, bytes);
-    memcpy(builder->base + entry.dims_offset + bytes, strides, bytes);
-    builder->meta = entry.dims_offset + 2 * bytes;
-  }
+  if (tensor && entry.ndim > 0) dims_put(builder, tensor, &entry);
   *out = builder->base + RC_PAYLOAD_NOWHERE;
   if (has_data(&entry)) {
     zero(builder, builder->data, entry.offset);
@@ -184,8 +196,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   return 0;
 }
 
-/* Appends a tensor's entry. The caller sets placement and offset in `*entry`; the function sets the
- * rest. */
+/* Appends a tensor's entry. The caller sets placement and offset in `*entry`. */
 static int tensor_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry,
                       uint8_t **out) {
@@ -346,7 +357,8 @@ int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes
   zero(builder, builder->meta, builder->meta_end); /* planned but unused bytes */
   builder->meta = builder->meta_end;
   struct ringcast_frame_header header = header_of(builder);
-  header.bytes = *out_bytes = builder->data;
+  header.bytes = builder->data;
+  *out_bytes = builder->data;
   header_put(builder, &header);
   return 0;
 }
