@@ -248,6 +248,7 @@ static int reserve_estimate(ringcast_writer *writer, uint32_t tag, int64_t timeo
   size_t bytes = ringcast_writer_estimate(writer, tag);
   int result = -EAGAIN;
   if (bytes > writer->ring_frame) { /* no wait for spill memory that the message may not need */
+    /* An invalid timeout stays invalid. */
     const int64_t once = timeout_ns < RINGCAST_FOREVER ? timeout_ns : 0;
     result = ringcast_writer_reserve(writer, bytes, once, out);
     if (result != 0) bytes = writer->ring_frame;
