@@ -3,45 +3,63 @@
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+/* After a trial: the next one soon if it paid off, else later each time. */
+static void plan_trial(struct rc_backoff *backoff, bool pays) {
+  if (pays || backoff->trial_interval == 0) backoff->trial_interval = RC_BACKOFF_MIN_INTERVAL;
+  else backoff->trial_interval = least(2 * backoff->trial_interval, RC_BACKOFF_MAX_INTERVAL);
+  backoff->until_trial = backoff->trial_interval;
+}
+
 void rc_backoff_learn(struct rc_backoff *backoff, uint32_t pauses, uint32_t frames) {
-  bool pays = frames > pauses / RC_BACKOFF_WORTH;
-  if (backoff->pauses == 0) { /* the pauses were a trial */
-    backoff->trial_interval = pays || backoff->trial_interval == 0
-                                  ? RC_BACKOFF_MIN_INTERVAL
-                                  : least(2 * backoff->trial_interval, RC_BACKOFF_MAX_INTERVAL);
-    backoff->until_trial = backoff->trial_interval;
-  }
+  const bool pays = frames > pauses / RC_BACKOFF_WORTH;
+  if (backoff->pauses == 0) plan_trial(backoff, pays); /* the pauses were a trial */
   if (pays) backoff->pauses = least(2 * pauses, RC_BACKOFF_MOST);
-  else backoff->pauses = frames == 0 || pauses == RC_BACKOFF_STRETCH ? 0 : pauses / 2;
+  else if (frames == 0 || pauses == RC_BACKOFF_STRETCH) backoff->pauses = 0;
+  else backoff->pauses = pauses / 2;
 }
 
 void rc_backoff_pause(struct rc_backoff *backoff, const struct rc_ring_reader *ring) {
-  uint32_t pauses = backoff->pauses != 0 ? backoff->pauses : RC_BACKOFF_STRETCH, frames = 0,
-           more = 1;
+  const uint32_t pauses = backoff->pauses != 0 ? backoff->pauses : RC_BACKOFF_STRETCH;
   uint64_t position = ring->next;
+  uint32_t frames = 0, more = 1;
   for (uint32_t done = 0; done < pauses && more != 0; done += RC_BACKOFF_STRETCH) {
     for (uint32_t i = 0; i < RC_BACKOFF_STRETCH; i++) rc_relax();
     more = rc_ring_count(&ring->view, &position, RC_BACKOFF_MOST);
     frames += more;
   }
-  rc_backoff_learn(backoff, pauses, more != 0 ? frames : least(frames, pauses / RC_BACKOFF_WORTH));
+  /* A stretch without a frame: the frames were a burst, or the ring is full; not worth the pauses.
+   */
+  if (more == 0) frames = least(frames, pauses / RC_BACKOFF_WORTH);
+  rc_backoff_learn(backoff, pauses, frames);
 }
 
-/* Between two trials nothing looks at the clock. */
+static void begin_trial(struct rc_backoff *backoff) {
+  backoff->least[false] = INT64_MAX;
+  backoff->least[true] = INT64_MAX;
+  backoff->early = false;
+  backoff->window = 1;
+}
+
+/* The faster way stays until the next trial; between two nothing looks at the clock. */
+static void end_trial(struct rc_backoff *backoff, int64_t now) {
+  const int64_t late = backoff->least[false];
+  backoff->early = backoff->least[true] < late - late / RC_BACKOFF_GAIN;
+  backoff->window = 0;
+  backoff->reads = RC_BACKOFF_READS + (uint32_t)now % RC_BACKOFF_WINDOW;
+}
+
 void rc_backoff_compare(struct rc_backoff *backoff) {
-  int64_t now = rc_now_ns(), took = now - backoff->since, *least = backoff->least;
+  const int64_t now = rc_now_ns(), took = now - backoff->since;
   backoff->since = now;
   backoff->reads = RC_BACKOFF_WINDOW - 1;
   if (backoff->window == 0 || took > RC_BACKOFF_LONG) {
-    least[false] = least[true] = INT64_MAX;
-    backoff->early = false;
-    backoff->window = 1;
+    begin_trial(backoff);
     return;
   }
-  if (took < least[backoff->early]) least[backoff->early] = took;
+  int64_t *least = &backoff->least[backoff->early];
+  if (took < *least) *least = took;
   backoff->early = !backoff->early;
-  if (backoff->window++ < RC_BACKOFF_TRIAL) return;
-  backoff->early = least[true] < least[false] - least[false] / RC_BACKOFF_GAIN;
-  backoff->window = 0;
-  backoff->reads = RC_BACKOFF_READS + (uint32_t)now % RC_BACKOFF_WINDOW;
+  const bool last = backoff->window == RC_BACKOFF_TRIAL;
+  backoff->window++;
+  if (last) end_trial(backoff, now);
 }

@@ -26,28 +26,33 @@
 #include "ring/ring.h"
 #include "shm/wait.h"
 
-#define RC_BACKOFF_STRETCH      32u    /* pauses (12 to 45 ns each); the length of a first trial */
-#define RC_BACKOFF_MOST         512u   /* pauses */
-#define RC_BACKOFF_WORTH        8u     /* a frame for so many pauses makes them worthwhile */
-#define RC_BACKOFF_MIN_INTERVAL 128u   /* waits between two trials, ... */
-#define RC_BACKOFF_MAX_INTERVAL 65536u /* ... and at most */
-#define RC_BACKOFF_DIALOGUE     16u    /* reads after a wait that belong to a dialogue */
-#define RC_BACKOFF_WINDOW       64u /* reads of a dialogue from one look at the clock to the next */
-#define RC_BACKOFF_TRIAL        8u  /* windows, without the pauses and with them in turns */
-#define RC_BACKOFF_READS        16384u                /* of a dialogue, from trial to trial */
-#define RC_BACKOFF_LONG         ((int64_t)100 * 1000) /* ns of a window with a sleep */
-#define RC_BACKOFF_GAIN         32 /* the pauses stay if they gain one part in so many */
+#define RC_BACKOFF_STRETCH 32u  /* pauses (12 to 45 ns each); the length of a first trial */
+#define RC_BACKOFF_MOST    512u /* pauses */
+#define RC_BACKOFF_WORTH   8u   /* a frame for so many pauses makes them worthwhile */
+
+/* Waits between two trials, at first and at most. */
+#define RC_BACKOFF_MIN_INTERVAL 128u
+#define RC_BACKOFF_MAX_INTERVAL 65536u
+
+#define RC_BACKOFF_DIALOGUE 16u    /* reads after a wait that belong to a dialogue */
+#define RC_BACKOFF_WINDOW   64u    /* reads of a dialogue between two looks at the clock */
+#define RC_BACKOFF_TRIAL    8u     /* windows, without the pauses and with them in turns */
+#define RC_BACKOFF_READS    16384u /* of a dialogue, from trial to trial */
+#define RC_BACKOFF_GAIN     32     /* the pauses stay if they gain one part in so many */
+#define RC_BACKOFF_LONG     ((int64_t)100 * 1000) /* ns of a window with a sleep */
 
 struct rc_backoff {
-  uint32_t pauses;         /* pauses after a poll that finds no frame; 0: polls again at once */
+  /* In a stream. */
+  uint32_t pauses;         /* after a poll that finds no frame; 0: polls again at once */
   uint32_t until_trial;    /* waits until the next trial, ... */
   uint32_t trial_interval; /* ... and between two trials */
-  uint32_t dialogue;       /* reads still to come that belong to a dialogue */
-  uint32_t reads;          /* of a dialogue, still to come before the next look at the clock */
-  uint32_t window;         /* of the trial; 0: no trial */
-  bool early;              /* in a dialogue a pause comes before the first look */
-  int64_t since;           /* when the window began, ns */
-  int64_t least[2]; /* the shortest window of the trial without the pauses, and with them, ns */
+  /* In a dialogue. */
+  uint32_t dialogue; /* reads still to come that belong to it */
+  uint32_t reads;    /* still to come before the next look at the clock */
+  uint32_t window;   /* of the trial; 0: no trial */
+  bool early;        /* a pause comes before the first look */
+  int64_t since;     /* when the window began, ns */
+  int64_t least[2];  /* the shortest window of the trial without the pauses, and with them, ns */
 };
 
 /* At the end of a window. */

@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader's side of the public API: attaching, the ring, and waiting for a frame. */
-#include "channel/channel.h"
-#include "channel/retain.h"
-#include "channel/warm.h"
-#include "ringcast/batch.h"
-#include "ringcast/inspect.h"
+/*
+ * The reader: attaching, and the way of a message out of the ring.
+ *
+ *   next      takes the frame at once if its commit word is there; else polls for a moment, and
+ *             then waits for the writer's wake-up, or for its death
+ *   read      the caller reads in place
+ *   release   stores the cursor, and wakes the writer if it sleeps until this cursor moves
+ *
+ * _many do the same for several frames at once. retain.c keeps a frame without holding the writer.
+ */
+#include "channel/reader.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "shm/topology.h"
-#include "shm/options.h"
+#include "channel/channel.h"
+#include "channel/liveness.h"
+#include "channel/stats.h"
+#include "ringcast/batch.h"
+#include "ringcast/inspect.h"
 #include "shm/error.h"
+#include "shm/options.h"
+#include "shm/topology.h"
 
-/* ---- Lifecycle ------------------------------------------------------------------------------- */
+/* ---- Attaching ------------------------------------------------------------------------------- */
 
 static int resolve_options(const struct ringcast_reader_options *given,
                            struct ringcast_reader_options *out) {
@@ -34,9 +44,11 @@ static int resolve_options(const struct ringcast_reader_options *given,
   if (options.tag != 0 && options.start != RINGCAST_START_LATEST)
     return rc_fail(-EINVAL, "options.tag is %u: a tag needs options.start = RINGCAST_START_LATEST",
                    options.tag);
-  *out = options;
   result = rc_check_spin(options.spin_ns);
-  return result != 0 ? result : rc_features_check();
+  if (result == 0) result = rc_features_check();
+  if (result != 0) return result;
+  *out = options;
+  return 0;
 }
 
 /* Frees the slots of readers that have died after their eviction: the writer may never look for
@@ -45,15 +57,11 @@ static bool reap_gone(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with V1 */
-    if (rc_owner_state(owner) == RC_SLOT_EVICTED && rc_owner_is_dead(owner))
-      reaped |= rc_slot_reap(ring, i, owner);
+    if (rc_owner_state(owner) != RC_SLOT_EVICTED || !rc_owner_is_dead(owner)) continue;
+    if (rc_slot_reap(ring, i, owner)) reaped = true;
   }
   return reaped;
 }
-
-/* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each
- * slot. */
-#define MOST_CLAIMS 8u
 
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
 static void clear_counts(struct rc_slot *slot) {
@@ -65,50 +73,73 @@ static void clear_counts(struct rc_slot *slot) {
   rc_store_relaxed(&slot->retains, 0);
 }
 
-/* Takes a slot. Everything that can fail or wait comes before the claim: between claim and
- * activation the writer can't move its limit. */
+/* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each
+ * slot. */
+#define MOST_CLAIMS 8u
+
+/* Who joins, and where it starts. */
+struct joining {
+  struct rc_process self;
+  char name[RC_NAME_MAX]; /* padded with zeros */
+  struct rc_start start;
+};
+
+/* Claims a slot, and activates it. Between the two the writer can't move its limit. -EAGAIN: the
+ * writer took the claim back. -EUSERS: no slot is free. Others as rc_slot_activate. */
+static int take_slot(ringcast_reader *reader, const struct rc_ring *ring,
+                     const struct joining *joining) {
+  uint32_t slot;
+  uint64_t owner;
+  RC_POINT(JOIN);
+  int result = rc_slot_claim(ring, (uint32_t)joining->self.pid, joining->self.start, &slot, &owner);
+  if (result != 0) return result;
+  memcpy(ring->control->slots[slot].name, joining->name, sizeof joining->name);
+  clear_counts(&ring->control->slots[slot]);
+  RC_POINT(NAMED);
+  return rc_slot_activate(ring, slot, owner, joining->start, &reader->ring);
+}
+
+static int fail_to_join(const struct rc_ring *ring, uint32_t tag, int code) {
+  if (code == -EPROTO)
+    return rc_fail(code,
+                   "the ring's control page is damaged: its tail is invalid. Make a new ring");
+  if (code == -ENODATA)
+    return rc_fail(code,
+                   "the ring has no frame with tag %u to start at: none was committed, or more "
+                   "than half the ring (%llu bytes) since, or its spill memory was taken back; "
+                   "start at the next frame, or send it more often",
+                   tag, (unsigned long long)ring->capacity / 2);
+  const int alive = rc_peer_count(ring);
+  const uint32_t gone = alive < 0 ? 0 : ring->slots - (uint32_t)alive;
+  return rc_fail(code,
+                 "all %u reader slots of the ring are taken, %u of them by readers that have died "
+                 "or were evicted: make the ring with more, or close a reader; a writer with "
+                 "options.on_death = RINGCAST_EVICT frees the slots of dead readers at its next "
+                 "wait or check",
+                 ring->slots, gone);
+}
+
+/* Takes a slot. Everything that can fail or wait comes before the claim. */
 static int join(ringcast_reader *reader, const char *name, struct rc_start start) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
-  struct rc_process self;
-  char padded[RC_NAME_MAX] = "";
-  uint32_t slot, most = MOST_CLAIMS;
-  uint64_t owner;
-  if (name) ringcast_printable(name, strlen(name), padded, sizeof padded);
-  int result = rc_process_self(&self);
+  struct joining joining = {.start = start};
+  int result = rc_process_self(&joining.self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result),
                    rc_process_hint(result));
-  do {
-    RC_POINT(JOIN);
-    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
-    if (result == -EUSERS && reap_gone(&ring)) continue;
-    if (result != 0) break;
-    memcpy(ring.control->slots[slot].name, padded, sizeof padded);
-    clear_counts(&ring.control->slots[slot]);
-    RC_POINT(NAMED);
-    result = rc_slot_activate(&ring, slot, owner, start, &reader->ring);
-  } while ((result == -EAGAIN || result == -EUSERS) && --most > 0);
-  if (result == -EAGAIN) result = -EUSERS; /* the writer took each claim back */
-  if (result == -EPROTO)
-    return rc_fail(result,
-                   "the ring's control page is damaged: its tail is invalid. Make a new ring");
-  if (result == -ENODATA) {
-    rc_wake(&ring.control->not_full); /* the writer may have seen JOINING, and sleep */
-    return rc_fail(result,
-                   "the ring has no frame with tag %u to start at: none was committed, or more "
-                   "than half the ring (%llu "
-                   "bytes) since, or its spill memory was taken back; start at the next frame, or "
-                   "send it more often",
-                   start.tag, (unsigned long long)ring.capacity / 2);
+  if (name) ringcast_printable(name, strlen(name), joining.name, sizeof joining.name);
+
+  result = -EAGAIN;
+  for (uint32_t claims = 0; claims < MOST_CLAIMS; claims++) {
+    result = take_slot(reader, &ring, &joining);
+    if (result == -EUSERS && !reap_gone(&ring)) break;
+    if (result != -EAGAIN && result != -EUSERS) break;
   }
-  int alive = result != 0 ? rc_peer_count(&ring) : 0;
-  if (result != 0)
-    return rc_fail(
-        result,
-        "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
-        "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
-        "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
-        ring.slots, alive < 0 ? 0 : ring.slots - (uint32_t)alive);
+  if (result == -EAGAIN) result = -EUSERS; /* the writer took each claim back */
+  if (result == -ENODATA)
+    rc_wake(&ring.control->not_full); /* it may have seen JOINING, and sleep */
+  if (result != 0) return fail_to_join(&ring, start.tag, result);
+
   rc_ring_participants(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->not_full);
@@ -161,9 +192,9 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (result != 0) return result;
   ringcast_reader *reader = calloc(1, sizeof *reader);
   if (!reader) return rc_fail(-ENOMEM, "out of memory");
-  bool retains = options.flags & RINGCAST_READER_RETAIN;
-  result =
-      rc_segment_attach(handle, retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER, &reader->segment);
+  const bool retains = options.flags & RINGCAST_READER_RETAIN;
+  const enum rc_attach role = retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER;
+  result = rc_segment_attach(handle, role, &reader->segment);
   if (result != 0) {
     free(reader);
     return result;
@@ -171,9 +202,12 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (retains) open_retainer(reader);
   result = rc_backing_view_init(&reader->view, &reader->segment.spill);
   if (result == 0) result = set_up(reader, &options);
-  if (result != 0) free_memory(reader);
-  else *out = reader;
-  return result;
+  if (result != 0) {
+    free_memory(reader);
+    return result;
+  }
+  *out = reader;
+  return 0;
 }
 
 void rc_reader_warm_by(ringcast_reader *reader, void (*warm)(void *context), void *context) {
@@ -181,35 +215,101 @@ void rc_reader_warm_by(ringcast_reader *reader, void (*warm)(void *context), voi
   reader->waiter.warm_context = context;
 }
 
-static void leave_ring(ringcast_reader *reader) {
-  rc_slot_free(&reader->ring.view, reader->ring.slot, reader->ring.owner);
-  RC_POINT(FREED);
-  rc_ring_participants(&reader->ring.view);
-  rc_wake(&reader->ring.view.control->not_full);
-  RC_POINT(LEAVE_TOLD);
+void ringcast_reader_cancel(ringcast_reader *reader) { rc_waiter_cancel(&reader->waiter); }
+
+/* ---- Release --------------------------------------------------------------------------------- */
+
+/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores `wanted`
+ * before E1, or under a standing announcement, and loads the cursors once more after E2 and at E9,
+ * which follows either store: so either this load finds the newest `wanted`, or the writer finds
+ * the cursor. */
+static rc_slow int wake_sleeper(ringcast_reader *reader) {
+  struct rc_control *control = reader->ring.view.control;
+  if (reader->ring.cursor < rc_load_relaxed(&control->wanted)) return 0;
+  if (!rc_wake(&control->not_full)) return 0;
+  struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
+  rc_store_relaxed(&counts->wakes, ++reader->wakes); /* relaxed: a count */
+  return 0;
 }
 
-void ringcast_reader_leave(ringcast_reader *reader) {
-  if (reader->forks == RC_LEFT) return;
-  if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
-    RC_POINT(LEAVE);
-    rc_detach(&reader->attachment);
-    rc_retain_settle(reader, UINT64_MAX);
-    leave_ring(reader);
+static inline bool is_writer_asleep(const ringcast_reader *reader) {
+  return rc_eventcount_is_asleep_unfenced(&reader->ring.view.control->not_full);
+}
+
+static inline struct rc_counts *counts_of(const ringcast_reader *reader) {
+  return &reader->ring.view.control->slots[reader->ring.slot].counts;
+}
+
+/* The frames have lost their last lease or pin. If the cursor has not moved, the reader still holds
+ * an older frame. Returns 0. */
+static int finish_release(ringcast_reader *reader, uint64_t frames, uint64_t bytes,
+                          uint64_t cursor_before) {
+  rc_count_frames(counts_of(reader), frames, bytes);
+  if (reader->ring.cursor == cursor_before || !is_writer_asleep(reader)) return 0;
+  return wake_sleeper(reader);
+}
+
+static int fail_to_release(const ringcast_reader *reader, uint64_t position, int code) {
+  if (code == -ESTALE) return rc_fail_evicted();
+  if (code == -EPROTO) return rc_fail_damaged(position, &reader->segment);
+  return rc_fail_not_held(position);
+}
+
+static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  const uint64_t cursor = reader->ring.cursor;
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  if (rc_ring_lent(&reader->ring, frame->position) == 1) /* one frame of a group */
+    result = rc_ring_release_many(&reader->ring, frame->position, 1);
+  else result = rc_ring_release(&reader->ring, frame->position);
+  if (result != 0) return fail_to_release(reader, frame->position, result);
+  return finish_release(reader, 1, frame->bytes, cursor);
+}
+
+int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  if (rc_unlikely(reader->forks != rc_fork_count())) return release_slowly(reader, frame);
+  if (rc_unlikely(!rc_ring_release_only(&reader->ring, frame->position)))
+    return release_slowly(reader, frame);
+  rc_count_frame(counts_of(reader), frame->bytes);
+  if (rc_unlikely(is_writer_asleep(reader))) return wake_sleeper(reader);
+  return 0;
+}
+
+int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_frame *frames,
+                                 uint32_t count) {
+  const uint64_t cursor = reader->ring.cursor, position = frames->position;
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  if (rc_ring_lent(&reader->ring, position) == 0) { /* a frame with a lease of its own */
+    if (count == 1) return ringcast_reader_release(reader, frames);
+    if (count == 0 && rc_ring_unread_newest(&reader->ring, position)) return 0;
   }
-  rc_watch_close(&reader->writer);
-  rc_poller_close(reader->poller);
-  reader->poller = NULL;
-  reader->forks = RC_LEFT;
+  result = rc_ring_release_many(&reader->ring, position, count);
+  if (result != 0) return fail_to_release(reader, position, result);
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < count; i++) bytes += frames[i].bytes;
+  return finish_release(reader, count, bytes, cursor);
 }
 
-void ringcast_reader_close(ringcast_reader *reader) {
-  if (!reader) return;
-  ringcast_reader_leave(reader);
-  free_memory(reader);
+/* Ends the pins of retained frames that are due (retain.c). */
+static void settle_retained(ringcast_reader *reader, uint64_t wanted) {
+  struct ringcast_frame frame;
+  while (rc_retain_settle(reader, wanted, &frame)) {
+    const uint64_t cursor = reader->ring.cursor;
+    rc_ring_unpin(&reader->ring, frame.position);
+    finish_release(reader, 1, frame.bytes, cursor);
+  }
 }
 
-/* ---- Hot path -------------------------------------------------------------------------------- */
+/* The reader has found no frame and waits on: the writer may wait for retained frames. */
+static void settle_wanted(ringcast_reader *reader) {
+  if (rc_likely(reader->retained == 0)) return;
+  /* K3 <- K1; relaxed: see retain.c. */
+  const uint64_t wanted = rc_load_relaxed(&reader->ring.view.control->wanted);
+  if (wanted > reader->ring.cursor && wanted != UINT64_MAX) settle_retained(reader, wanted);
+}
+
+/* ---- Waiting for a frame --------------------------------------------------------------------- */
 
 struct reader_wait {
   ringcast_reader *reader;
@@ -224,24 +324,11 @@ static int take(struct reader_wait *wait) {
   return rc_ring_next_many(ring, wait->group, wait->most, &wait->count, wait->out);
 }
 
-/* Before a look for the next frame, while the reader holds earlier ones: tells the writer, which
- * may wait for a frame to be taken (options.ahead). The writer looks again after its announcement,
- * as for a cursor (channel/release.c). */
-static void tell_taken(ringcast_reader *reader) {
-  const struct rc_ring_reader *ring = &reader->ring;
-  if (ring->cursor == ring->next || rc_load_relaxed(&ring->own->taken) == ring->next)
-    return; /* relaxed: our own */
-  rc_store_release(&ring->own->taken,
-                   ring->next); /* only counted; before the load of the eventcount */
-  if (rc_eventcount_is_asleep_unfenced(&ring->view.control->not_full))
-    rc_wake(&ring->view.control->not_full);
-}
-
 static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = take(wait);
   if (result != -EAGAIN) return result;
-  rc_retain_check_wanted(wait->reader);
+  settle_wanted(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = take(wait); /* a frame committed between the first poll and closing */
   return result == -EAGAIN ? -EPIPE : result;
@@ -266,15 +353,19 @@ static const void *word_of_next_frame(void *context) {
   return &rc_frame_at(&ring->view, ring->next)->commit;
 }
 
+static int fail_held(const ringcast_reader *reader) {
+  const uint32_t held = reader->ring.leases;
+  return rc_fail(-EBUSY, "%u frame%s held, the limit (options.leases): release one first", held,
+                 held == 1 ? " is" : "s are");
+}
+
 static int fail_to_read(ringcast_reader *reader, int code) {
   if (code == -EDEADLK) return rc_fail_shared(); /* the fields of the wait are another thread's */
   if (code == reader->writer.unknown) return rc_fail_unknown_writer(code, &reader->segment);
   switch (code) {
   case -ESTALE: return rc_fail_evicted();
+  case -EBUSY: return fail_held(reader);
   case -ENOBUFS: return code; /* from arm, with its text */
-  case -EBUSY:
-    return rc_fail(code, "%u frame%s held, the limit (options.leases): release one first",
-                   reader->ring.leases, reader->ring.leases == 1 ? " is" : "s are");
   default: return rc_fail_no_frame(code, reader->ring.next, &reader->segment);
   }
 }
@@ -283,8 +374,8 @@ static int fail_to_read(ringcast_reader *reader, int code) {
  * descriptor one such delay. */
 #define LOST_WAKE_NS ((int64_t)1000 * 1000 * 1000)
 
-/* Polls once more after the announcement, as every sleeper does. -EAGAIN: the descriptor is
- * armed. */
+/* Arms the descriptor of ringcast_reader_fd. Polls once more after the announcement, as every
+ * sleeper does. -EAGAIN: the descriptor is armed. */
 static int arm(struct reader_wait *wait) {
   ringcast_reader *reader = wait->reader;
   int result = rc_poller_clear(reader->poller);
@@ -296,7 +387,22 @@ static int arm(struct reader_wait *wait) {
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
   result = rc_poller_arm(reader->poller, value, LOST_WAKE_NS);
   RC_POINT(POLL_ARMED);
-  return result == 0 ? -EAGAIN : rc_fail_descriptor(&reader->poller, result);
+  if (result != 0) return rc_fail_descriptor(&reader->poller, result);
+  return -EAGAIN;
+}
+
+/* No frame is available yet, or an argument is invalid. */
+static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
+  ringcast_reader *reader = wait->reader;
+  int result = rc_check_wait(reader->forks, timeout_ns);
+  if (result != 0) return result;
+  const struct rc_wait how = {
+      .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
+  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
+  result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
+  if (result == -EAGAIN && reader->poller) result = arm(wait);
+  if (result != 0) return fail_to_read(reader, result);
+  return 0;
 }
 
 int ringcast_reader_fd(ringcast_reader *reader) {
@@ -308,8 +414,11 @@ int ringcast_reader_fd(ringcast_reader *reader) {
     rc_poller_watch(reader->poller, 0, 1, &reader->writer);
   }
   int fd = rc_poller_fd(reader->poller);
-  return fd < 0 ? rc_fail_descriptor(&reader->poller, fd) : fd;
+  if (fd < 0) return rc_fail_descriptor(&reader->poller, fd);
+  return fd;
 }
+
+/* ---- Next ------------------------------------------------------------------------------------ */
 
 /* Checks a spilled frame before its lease. After an error the frame is still the next frame. */
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
@@ -324,22 +433,21 @@ static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *fr
                  strerror(-result));
 }
 
-/* The slow path: no frame is available yet, or an argument is invalid. */
-static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
-  ringcast_reader *reader = wait->reader;
-  int result = rc_check_wait(reader->forks, timeout_ns);
-  if (result != 0) return result;
-  const struct rc_wait how = {
-      .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
-  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
-  result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->poller) result = arm(wait);
-  return result == 0 ? 0 : fail_to_read(reader, result);
-}
-
 static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame *out) {
   *out = (struct ringcast_frame){
       .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
+}
+
+/* Before a look for the next frame, while the reader holds earlier ones: tells the writer, which
+ * may wait for a frame to be taken (options.ahead). The writer looks again after its announcement,
+ * as for a cursor (wake_sleeper). */
+static void tell_taken(ringcast_reader *reader) {
+  const struct rc_ring_reader *ring = &reader->ring;
+  if (ring->cursor == ring->next) return;
+  if (rc_load_relaxed(&ring->own->taken) == ring->next) return; /* relaxed: our own */
+  /* Only counted; before the load of the eventcount. */
+  rc_store_release(&ring->own->taken, ring->next);
+  if (is_writer_asleep(reader)) rc_wake(&ring->view.control->not_full);
 }
 
 static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
@@ -347,9 +455,8 @@ static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
   const struct rc_ring_frame *frame = wait->out;
   if (reader->forks == rc_fork_count()) {
     if (reader->retained > 0) {
-      rc_retain_settle(reader, 0);
-      rc_retain_check_wanted(
-          reader); /* here too: a reader that always finds a frame never gets to poll_frame */
+      settle_retained(reader, 0);
+      settle_wanted(reader); /* a reader that always finds a frame never gets to poll_frame */
     }
     tell_taken(reader);
   }
@@ -360,17 +467,23 @@ static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
   return 0;
 }
 
+/* The next message of a packed frame, if there is nothing else to do. False: take_slowly. */
+static bool take_packed(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *out) {
+  if (!rc_packed_is_left(&reader->ring.packed) || reader->retained > 0) return false;
+  if (timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) return false;
+  return rc_ring_take(&reader->ring, out) == 0;
+}
+
 static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns,
                                struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  struct reader_wait wait = {.reader = reader, .out = &frame};
-  bool is_there = rc_packed_is_left(&reader->ring.packed) && reader->retained == 0 &&
-                  timeout_ns >= RINGCAST_FOREVER;
-  int result =
-      is_there && reader->forks == rc_fork_count() ? rc_ring_take(&reader->ring, &frame) : -EAGAIN;
-  if (result != 0) result = take_slowly(&wait, timeout_ns);
-  if (result == 0) lend(&frame, out);
-  return result;
+  if (!take_packed(reader, timeout_ns, &frame)) {
+    struct reader_wait wait = {.reader = reader, .out = &frame};
+    int result = take_slowly(&wait, timeout_ns);
+    if (result != 0) return result;
+  }
+  lend(&frame, out);
+  return 0;
 }
 
 /* Whether the timeout leaves time to back off for some microseconds. */
@@ -381,14 +494,15 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 
 /* Polls for the first microsecond or two of a wait. */
 static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
-  bool found = false;
-  uint32_t looks = 0;
   rc_backoff_before_look(&reader->backoff);
   if (rc_ring_is_available(&reader->ring) || rc_packed_is_left(&reader->ring.packed)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
-  if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
-    rc_backoff_pause(&reader->backoff, &reader->ring);
-  while (!found && looks++ < RC_LOOKS) {
+  if (has_time(reader, timeout_ns)) {
+    if (rc_unlikely(rc_backoff_is_active(&reader->backoff)))
+      rc_backoff_pause(&reader->backoff, &reader->ring);
+  }
+  bool found = false;
+  for (uint32_t looks = 0; looks < RC_LOOKS && !found; looks++) {
     rc_relax();
     found = rc_ring_is_available(&reader->ring);
   }
@@ -398,9 +512,11 @@ static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
 
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) ||
-      (timeout_ns != 0 && rc_unlikely(!poll_briefly(reader, timeout_ns))) ||
-      rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()))
+    return next_slowly(reader, timeout_ns, out);
+  if (timeout_ns != 0 && rc_unlikely(!poll_briefly(reader, timeout_ns)))
+    return next_slowly(reader, timeout_ns, out);
+  if (rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
     return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);
   return 0;
@@ -408,10 +524,10 @@ int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct rin
 
 int ringcast_reader_next_many(ringcast_reader *reader, int64_t timeout_ns,
                               struct ringcast_frame *frames, uint32_t capacity) {
-  struct rc_ring_frame frame;
-  struct reader_wait wait = {.reader = reader, .out = &frame, .group = frames, .most = capacity};
   if (capacity == 0) return rc_fail_as(-EINVAL, "room for 0 frames: give room for one at least");
   if (timeout_ns > 0 || timeout_ns == RINGCAST_FOREVER) poll_briefly(reader, timeout_ns);
+  struct rc_ring_frame frame;
+  struct reader_wait wait = {.reader = reader, .out = &frame, .group = frames, .most = capacity};
   int result = take_slowly(&wait, timeout_ns);
   return result == 0 ? (int)wait.count : result;
 }
@@ -422,4 +538,32 @@ int ringcast_reader_check(const ringcast_reader *reader) {
   return rc_ring_is_evicted(&reader->ring) ? rc_fail_evicted() : 0;
 }
 
-void ringcast_reader_cancel(ringcast_reader *reader) { rc_waiter_cancel(&reader->waiter); }
+/* ---- Leaving --------------------------------------------------------------------------------- */
+
+static void leave_ring(ringcast_reader *reader) {
+  rc_slot_free(&reader->ring.view, reader->ring.slot, reader->ring.owner);
+  RC_POINT(FREED);
+  rc_ring_participants(&reader->ring.view);
+  rc_wake(&reader->ring.view.control->not_full);
+  RC_POINT(LEAVE_TOLD);
+}
+
+void ringcast_reader_leave(ringcast_reader *reader) {
+  if (reader->forks == RC_LEFT) return;
+  if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
+    RC_POINT(LEAVE);
+    rc_detach(&reader->attachment);
+    settle_retained(reader, UINT64_MAX);
+    leave_ring(reader);
+  }
+  rc_watch_close(&reader->writer);
+  rc_poller_close(reader->poller);
+  reader->poller = NULL;
+  reader->forks = RC_LEFT;
+}
+
+void ringcast_reader_close(ringcast_reader *reader) {
+  if (!reader) return;
+  ringcast_reader_leave(reader);
+  free_memory(reader);
+}

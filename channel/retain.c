@@ -8,9 +8,10 @@
  * A frame that is retained for long must not block the writer. So a retained frame ends in one of
  * two ways:
  *
- *   RETAINED --ringcast_retained_release, any thread--> RELEASED --the reader's next call: clean,
- * unpin--> gone RETAINED --the reader: unshare, unpin--> UNSHARED --ringcast_retained_release:
- * clean--> gone
+ *   the caller is first   RETAINED --ringcast_retained_release, any thread--> RELEASED
+ *                         --the reader's next call: clean, unpin--> gone
+ *   the reader is first   RETAINED --unshare, unpin--> UNSHARED
+ *                         --ringcast_retained_release: clean--> gone
  *
  * To unshare a frame makes each of its pages private, which copies the unmodified pages: then the
  * pin ends, and the frame is ordinary private memory. Unsharing takes several times as long as
@@ -20,8 +21,8 @@
  *
  *   writer, out of room                          reader, out of frames
  *   K1  store wanted                             K2  announce the sleep on `not_empty` (E1, E2)
- *   K4  asleep? then load retains, wake (E6)     K3  load wanted: above the cursor? then release or
- *       unshare
+ *   K4  asleep? then load retains, wake (E6)     K3  load wanted: above the cursor? then release
+ *                                                    or unshare
  *
  * This is the pattern of an eventcount (ring/eventcount.h) with `not_empty` as event and K1 as
  * condition: either K3 finds the store of K1, or K4 finds the sleeper. A reader that neither waits
@@ -37,15 +38,16 @@
  * A child of fork has the mapping too, but no pins. So every RETAINED frame is unshared before a
  * fork.
  */
-#include "channel/retain.h"
+#include "channel/reader.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "shm/wait.h"
-#include "shm/memory.h"
+#include "channel/channel.h"
 #include "shm/error.h"
+#include "shm/memory.h"
+#include "shm/wait.h"
 
 /* A frame ends well if the caller releases it in time, with at most one page in MOST_WRITTEN
  * modified. After a frame that did not, the reader skips LEAST_SKIP frames and more
@@ -129,15 +131,17 @@ static uint64_t remove_frame(struct ringcast_retained *retained) {
 static void after_fork_in_child(void) {
   for (struct rc_retainer *retainer = all.first; retainer; retainer = retainer->next) {
     rc_private_map_forked(&retainer->private_map);
-    for (struct ringcast_retained *retained = retainer->first, *next; retained; retained = next) {
-      next = retained->next;
-      if (is_retained(retained)) {
-        rc_store_relaxed(&retained->state, UNSHARED);             /* relaxed: there is one thread */
-      } else if (rc_load_relaxed(&retained->state) == RELEASED) { /* as above */
+    struct ringcast_retained *retained = retainer->first;
+    while (retained) {
+      struct ringcast_retained *next = retained->next;
+      const uint32_t state = rc_load_relaxed(&retained->state); /* relaxed: there is one thread */
+      if (state == RETAINED) rc_store_relaxed(&retained->state, UNSHARED); /* relaxed: as above */
+      if (state == RELEASED) {
         remove_frame(retained);
-        rc_sub_acq_rel(&retainer->holders,
-                       1); /* never the last: the reader is a holder until rc_retainer_put */
+        /* Never the last: the reader is a holder until rc_retainer_put. */
+        rc_sub_acq_rel(&retainer->holders, 1);
       }
+      retained = next;
     }
   }
   after_fork();
@@ -194,9 +198,11 @@ static void learn(struct rc_retainer *retainer, bool well) {
 static bool are_free(const struct rc_retainer *retainer, uint64_t offset, uint64_t bytes) {
   uint32_t count = 0;
   for (const struct ringcast_retained *retained = retainer->first; retained;
-       retained = retained->next, count++)
+       retained = retained->next) {
     if (offset < retained->offset + retained->bytes && retained->offset < offset + bytes)
       return false;
+    count++;
+  }
   return count < RC_MAX_RETAINED; /* UNSHARED frames included */
 }
 
@@ -219,25 +225,26 @@ static void publish_count(ringcast_reader *reader, uint32_t retained) {
   rc_store_relaxed(&reader->ring.own->retains, retained); /* relaxed: K2 publishes it. -> K4 */
 }
 
+/* This frame could not be retained; the next ones may do no better. */
+static void skip_next(struct rc_retainer *retainer) {
+  if (retainer->holdoff.left == 0) retainer->holdoff.left = LEAST_SKIP;
+}
+
 /* Finds a held frame that can be retained. Trusts the lease, not the descriptor, which the writer
  * may have changed. */
 static int find_retainable(ringcast_reader *reader, const struct ringcast_frame *frame,
                            struct rc_ring_frame *found) {
-  const struct rc_retainer *retainer = reader->retainer;
-  if (rc_ring_lent(&reader->ring, frame->position) != 0)
-    return -ENOTSUP; /* a small message, or a group */
+  struct rc_retainer *retainer = reader->retainer;
+  /* A small message, or a group. */
+  if (rc_ring_lent(&reader->ring, frame->position) != 0) return -ENOTSUP;
   int result = rc_ring_look(&reader->ring, frame->position, found);
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
-  bool can = retainer && retainer->holdoff.left == 0 && found->spilled &&
-             found->bytes == frame->bytes &&
-             retainer->held + found->bytes <= reader->segment.spill.bytes / 4;
-  return can ? 0 : -ENOTSUP;
-}
-
-/* The mapping was not free for this frame. The next frames may do no better. */
-static void skip_next(struct rc_retainer *retainer) {
-  if (retainer->holdoff.left == 0) retainer->holdoff.left = LEAST_SKIP;
+  if (!retainer || !found->spilled || found->bytes != frame->bytes) return -ENOTSUP;
+  if (retainer->holdoff.left > 0) return -ENOTSUP;
+  if (retainer->held + found->bytes <= reader->segment.spill.bytes / 4) return 0;
+  skip_next(retainer);
+  return -ENOTSUP;
 }
 
 static int fail_to_retain(const ringcast_reader *reader, const struct ringcast_frame *frame,
@@ -251,25 +258,33 @@ static int fail_to_retain(const ringcast_reader *reader, const struct ringcast_f
   }
 }
 
-int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame,
-                           ringcast_retained **out, void **data) {
-  struct rc_retainer *retainer = reader->retainer;
-  struct rc_ring_frame found = {0};
-  int result = rc_check_fork(reader->forks);
-  if (result != 0) return result;
-  result = find_retainable(reader, frame, &found);
-  struct ringcast_retained *retained = result == 0 ? malloc(sizeof *retained) : NULL;
-  if (result == 0 && !retained) result = -ENOMEM;
-  if (result == -ENOTSUP && retainer && found.spilled && found.bytes == frame->bytes)
-    skip_next(retainer);
-  if (result != 0) return fail_to_retain(reader, frame, result);
-  uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
+/* An entry for the frame, with the pages that it touches. NULL: out of memory. */
+static struct ringcast_retained *make_entry(struct rc_retainer *retainer,
+                                            const struct ringcast_frame *frame,
+                                            const struct rc_ring_frame *found) {
+  const uint64_t page = rc_small_page();
+  const uint64_t end = (found->offset + found->bytes + page - 1) & ~(page - 1);
+  struct ringcast_retained *retained = malloc(sizeof *retained);
+  if (!retained) return NULL;
   *retained = (struct ringcast_retained){
       .retainer = retainer, .frame = *frame, .spilled = retainer->spilled};
   atomic_init(&retained->state, RETAINED);
-  retained->offset = found.offset & ~(page - 1);
+  retained->offset = found->offset & ~(page - 1);
   retained->bytes = end - retained->offset;
-  if (!link_last(retainer, retained)) {
+  return retained;
+}
+
+int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame,
+                           ringcast_retained **out, void **data) {
+  struct rc_retainer *retainer = reader->retainer;
+  struct rc_ring_frame found;
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  result = find_retainable(reader, frame, &found);
+  if (result != 0) return fail_to_retain(reader, frame, result);
+  struct ringcast_retained *retained = make_entry(retainer, frame, &found);
+  if (!retained) return fail_to_retain(reader, frame, -ENOMEM);
+  if (!link_last(retainer, retained)) { /* the mapping is not free for this frame */
     free(retained);
     skip_next(retainer);
     return fail_to_retain(reader, frame, -ENOTSUP);
@@ -307,10 +322,10 @@ void ringcast_retained_release(ringcast_retained *retained) {
 
 /* ---- Releasing and unsharing ----------------------------------------------------------------- */
 
-static void release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+/* The caller of rc_retain_settle unpins the frame. */
+static void forget(ringcast_reader *reader, const struct ringcast_frame *frame) {
   reader->retainer->held -= frame->bytes;
   publish_count(reader, reader->retained - 1);
-  rc_reader_return(reader, frame);
 }
 
 static bool is_due(const ringcast_reader *reader, const struct ringcast_retained *retained,
@@ -321,33 +336,32 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_retained
 }
 
 /* Without the mutex, which a concurrent release may wait for: until UNSHARED, only the reader frees
- * the entry. */
-static void unshare(ringcast_reader *reader, struct ringcast_retained *retained, uint64_t wanted) {
-  struct ringcast_frame frame = retained->frame;
+ * the entry. False: the caller has released it meanwhile. */
+static bool unshare(ringcast_reader *reader, struct ringcast_retained *retained) {
   uint32_t state = RETAINED;
-  bool changes = rc_load_acquire(&reader->ring.view.control->closed) ==
-                 0; /* C1 <- C0: a closed ring stays as it is */
   RC_POINT(UNSHARE);
-  if (changes)
+  /* C1 <- C0: a closed ring stays as it is. */
+  if (rc_load_acquire(&reader->ring.view.control->closed) == 0)
     rc_private_map_unshare(&retained->retainer->private_map, retained->offset, retained->bytes);
   /* Release: from here on ringcast_retained_release frees the entry. -> its load */
-  if (!rc_cas_strong_acq_rel(&retained->state, &state, UNSHARED))
-    return; /* the caller released it meanwhile */
+  if (!rc_cas_strong_acq_rel(&retained->state, &state, UNSHARED)) return false;
   RC_POINT(UNSHARED);
-  if (wanted != UINT64_MAX) learn(reader->retainer, false);
-  release(reader, &frame);
+  return true;
 }
 
-static void finish_release(ringcast_reader *reader, struct ringcast_retained *retained) {
-  struct rc_retainer *retainer = reader->retainer;
-  struct ringcast_frame frame = retained->frame;
-  uint64_t bytes = retained->bytes;
+/* The caller has released the frame: frees the entry, and learns how well it went. */
+static void finish_release(struct rc_retainer *retainer, struct ringcast_retained *retained) {
+  const uint64_t bytes = retained->bytes;
   pthread_mutex_lock(&retainer->mutex);
-  uint64_t written = remove_frame(retained);
+  const uint64_t written = remove_frame(retained);
   pthread_mutex_unlock(&retainer->mutex);
   rc_sub_acq_rel(&retainer->holders, 1); /* never the last: the reader is a holder */
   learn(retainer, written <= bytes / MOST_WRITTEN);
-  release(reader, &frame);
+}
+
+/* <- the exchange in ringcast_retained_release */
+static uint32_t load_state(struct ringcast_retained *retained) {
+  return rc_load_acquire(&retained->state);
 }
 
 /* The first frame that is RELEASED, or RETAINED for too long. NULL: there is none. */
@@ -356,20 +370,25 @@ static struct ringcast_retained *find_due(const ringcast_reader *reader, uint64_
   pthread_mutex_lock(&retainer->mutex);
   struct ringcast_retained *retained = retainer->first;
   for (; retained; retained = retained->next) {
-    uint32_t state =
-        rc_load_acquire(&retained->state); /* <- the exchange in ringcast_retained_release */
-    if (state == RELEASED || (state == RETAINED && is_due(reader, retained, wanted))) break;
+    const uint32_t state = load_state(retained);
+    if (state == RELEASED) break;
+    if (state == RETAINED && is_due(reader, retained, wanted)) break;
   }
   pthread_mutex_unlock(&retainer->mutex);
   return retained;
 }
 
-void rc_retain_settle(ringcast_reader *reader, uint64_t wanted) {
-  struct ringcast_retained *retained;
-  while (reader->retained > 0 && (retained = find_due(reader, wanted))) {
-    if (rc_load_acquire(&retained->state) ==
-        RELEASED) /* <- the exchange in ringcast_retained_release */
-      finish_release(reader, retained);
-    else unshare(reader, retained, wanted);
+bool rc_retain_settle(ringcast_reader *reader, uint64_t wanted, struct ringcast_frame *out) {
+  struct rc_retainer *retainer = reader->retainer;
+  while (reader->retained > 0) {
+    struct ringcast_retained *retained = find_due(reader, wanted);
+    if (!retained) return false;
+    *out = retained->frame;
+    if (load_state(retained) == RELEASED) finish_release(retainer, retained);
+    else if (!unshare(reader, retained)) continue; /* released meanwhile: the next look finds it */
+    else if (wanted != UINT64_MAX) learn(retainer, false);
+    forget(reader, out);
+    return true;
   }
+  return false;
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Info and stats: the properties of a ring, and the counts of each participant. */
+#include "channel/stats.h"
+
 #include <string.h>
 
-#include "channel/channel.h"
 #include "shm/error.h"
 #include "shm/options.h"
 
 static void add_to_bucket(struct rc_histogram *histogram, uint64_t waited_ns, uint32_t more) {
-  uint64_t us = waited_ns / 1000;
-  uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
+  const uint64_t us = waited_ns / 1000;
+  uint32_t bucket = 0;
+  if (us != 0) bucket = (uint32_t)(64 - __builtin_clzll(us));
   if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
   rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + more);
 }
@@ -32,9 +34,8 @@ void rc_count_wait_for_room(ringcast_writer *writer, uint64_t sleeps) {
   struct rc_control *control = writer->ring.view.control;
   rc_count(&control->counts.sleeps, sleeps);
   rc_count(&control->counts.waited_ns, writer->waiter.waited_ns);
-  if (liveness->waits)
-    add_to_bucket(&control->waits, liveness->waited_ns, UINT32_MAX); /* less one */
-  else rc_count(&control->counts.waits, 1);
+  if (!liveness->waits) rc_count(&control->counts.waits, 1);
+  else add_to_bucket(&control->waits, liveness->waited_ns, UINT32_MAX); /* less one */
   liveness->waits = true;
   liveness->waited_ns += writer->waiter.waited_ns;
   add_to_bucket(&control->waits, liveness->waited_ns, 1);
@@ -56,8 +57,8 @@ struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram 
 }
 
 uint64_t rc_max_frame(const struct rc_segment *segment) {
-  uint64_t in_ring = rc_ring_max_frame(segment->capacity),
-           spilled = rc_spill_max_frame(segment->spill.bytes);
+  const uint64_t in_ring = rc_ring_max_frame(segment->capacity);
+  const uint64_t spilled = rc_spill_max_frame(segment->spill.bytes);
   return spilled > in_ring ? spilled : in_ring;
 }
 
@@ -74,8 +75,8 @@ int rc_reader_stats_write(struct rc_slot *slot, struct ringcast_stats *out) {
 
 int rc_writer_stats_write(struct rc_control *control, struct ringcast_stats *out) {
   struct ringcast_stats stats = rc_stats_of(&control->counts, &control->waits);
-  stats.estimate_hits =
-      rc_load_relaxed(&control->estimates.hits); /* relaxed: statistics, as all here */
+  /* Relaxed: statistics, as all here. */
+  stats.estimate_hits = rc_load_relaxed(&control->estimates.hits);
   stats.grown = rc_load_relaxed(&control->estimates.grown);
   stats.wasted_bytes = rc_load_relaxed(&control->estimates.wasted);
   return write_stats(&stats, out);
@@ -100,51 +101,50 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
       .numa_error = segment->data.numa_error,
       .spill_error = segment->spill_error,
       .spill_bytes = segment->spill.bytes,
-      .spill_used =
-          rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a statistic */
+      /* Relaxed: a statistic. */
+      .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used),
   };
   memcpy(info.name, segment->name, sizeof info.name);
   rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
 }
 
+/* ---- Public ---------------------------------------------------------------------------------- */
+
 int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
   int result = rc_check_fork(writer->forks);
-  return result != 0 ? result : rc_writer_stats_write(writer->ring.view.control, out);
+  if (result != 0) return result;
+  return rc_writer_stats_write(writer->ring.view.control, out);
 }
 
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
-  return result != 0
-             ? result
-             : rc_reader_stats_write(&reader->ring.view.control->slots[reader->ring.slot], out);
+  if (result != 0) return result;
+  return rc_reader_stats_write(&reader->ring.view.control->slots[reader->ring.slot], out);
 }
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
   int result = rc_check_fork(writer->forks);
-  return result != 0 ? result
-                     : rc_info_write(&writer->segment, writer->ring.tail, &writer->waiter, out);
+  if (result != 0) return result;
+  return rc_info_write(&writer->segment, writer->ring.tail, &writer->waiter, out);
+}
+
+/* Relaxed: a statistic, no data is read because of it. */
+static uint64_t tail_of(const ringcast_reader *reader) {
+  return rc_load_relaxed(&reader->ring.view.control->tail);
 }
 
 int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  /* Relaxed: a statistic, no data is read because of it. */
-  uint64_t tail = rc_load_relaxed(&reader->ring.view.control->tail);
-  return rc_info_write(&reader->segment, tail, &reader->waiter, out);
+  return rc_info_write(&reader->segment, tail_of(reader), &reader->waiter, out);
 }
 
 int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  uint64_t lag = rc_load_relaxed(&reader->ring.view.control->tail) -
-                 reader->ring.cursor; /* relaxed: as above */
-  *out = lag <= reader->ring.view.capacity
-             ? lag
-             : 0; /* the tail is stored just after the commit: below the cursor */
+  const uint64_t lag = tail_of(reader) - reader->ring.cursor;
+  /* The tail is stored just after the commit: it may still be below the cursor. */
+  *out = lag <= reader->ring.view.capacity ? lag : 0;
   return 0;
 }
-
-const char *ringcast_last_error(void) { return rc_error_text(); }
-
-const char *ringcast_version(void) { return RINGCAST_VERSION; }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "channel/channel.h"
+#include "channel/liveness.h"
 #include "gpu/device.h"
 #include "gpu/layout.h"
 #include "gpu/worker.h"

@@ -2,11 +2,10 @@
 /*
  * Batches: many messages in one call.
  *
- * Readers get each message of a batch as a frame, by ringcast_reader_next or by
- * ringcast_reader_next_many, taps by ringcast_tap_next, in the order of the batch. A batch costs
- * less than single messages: up to 8 KiB of small messages form a part, with one header in the
- * ring, one commit, one wake-up and one cursor store. A small message takes 8 bytes besides its
- * own, rounded up to 8.
+ * Readers get each message of a batch as a frame, in order: by ringcast_reader_next or
+ * ringcast_reader_next_many, taps by ringcast_tap_next. A batch costs less than single messages: up
+ * to 8 KiB of small messages form a part, with one header in the ring, one commit, one wake-up and
+ * one cursor store. A small message takes 8 bytes besides its own, rounded up to 8.
  *
  * Small is at most 1 KiB; in a ring of less than 64 KiB, at most a 64th of the ring. Larger
  * messages of the batch go as ringcast_writer_send sends frames, in their turn. With options.ahead
@@ -34,8 +33,8 @@ struct ringcast_message {
 };
 
 /* Sends `count` messages, in parts of up to 8 KiB, or an eighth of the ring if less. A part is sent
- * whole or not at all. Returns the number of messages sent. If the number is less than `count`, the
- * next message could not be sent: call again with the rest, and the call returns the reason. So no
+ * whole or not at all. Returns the number of messages sent. If it is less than `count`, the next
+ * message could not be sent: call again with the rest, and the call returns the reason. So no
  * message is lost or sent twice. After an error no message was sent. `timeout_ns` is for the whole
  * batch. A writer that dies in the call has sent whole parts. Errors as ringcast_writer_send, and
  * -EINVAL for more than INT32_MAX messages. */

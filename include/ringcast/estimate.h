@@ -2,12 +2,13 @@
 /*
  * Reservations by estimate, if the size of a frame is known only after the write.
  *
- *     ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, ...) -> write, ringcast_writer_grow() if
- * the span is too small ringcast_writer_commit(writer, used, ...)
+ *     ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, ...)
+ *     write; ringcast_writer_grow() if the span is too small
+ *     ringcast_writer_commit(writer, used, ...)
  *
  * Commit learns the frame's size and trims the reservation: an estimate that is too large pads
- * nothing. The estimate is a little more than the third largest of the last 32 to 64 sizes: a rare
- * large frame does not change the estimate. ringcast_stats counts how often an estimate was enough.
+ * nothing. The estimate is a little more than the third largest of the last 32 to 64 sizes, so a
+ * rare large frame does not change it. ringcast_stats counts how often an estimate was enough.
  */
 #ifndef RINGCAST_ESTIMATE_H
 #define RINGCAST_ESTIMATE_H
@@ -21,7 +22,7 @@ extern "C" {
 /* In place of the size, for ringcast_writer_reserve alone. Frames of different kinds differ in
  * size: the caller may number the kinds by tags. RINGCAST_ESTIMATE is tag 0. The writer remembers
  * about 64 tags, the latest. No frame is so large, and no small number below zero becomes this
- * one. */
+ * size. */
 #define RINGCAST_ESTIMATE         ((size_t)1 << 63)
 #define RINGCAST_ESTIMATE_OF(tag) (RINGCAST_ESTIMATE | (uint32_t)(tag))
 

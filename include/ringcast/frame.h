@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The typed layout of a tensor dict: what a frame of kind RINGCAST_KIND_TENSORS holds.
+ * The typed layout of a tensor dict: what a frame of kind RINGCAST_KIND_TENSORS holds. Nested
+ * values within it are in ringcast/object.h.
  *
  * Promise. No parsing: a fixed header, fixed entries, then keys and dimensions, then data. Sizes
  * are exact before the first byte is written (plan -> reserve -> build -> commit). The reader
@@ -12,18 +13,21 @@
  * wait-free, and thread-safe on different objects.
  *
  * A frame may also be built in private memory, at any address, and sent on several rings, each time
- * with ringcast_writer_send(writer, memory, bytes, RINGCAST_KIND_TENSORS, ...): serialised once,
- * and in each ring the tensors are on lines. Only a frame that is read where it was built must
- * start 16 bytes into a line.
+ * with ringcast_writer_send(writer, memory, bytes, RINGCAST_KIND_TENSORS, ...). It is serialised
+ * once, and in each ring the tensors are on lines. Only a frame that is read where it was built
+ * must start 16 bytes into a line.
  *
  * The layout. Little-endian. All offsets count bytes from the header's start. A frame's payload
  * starts 16 bytes into a 64-byte line (the ring's own header comes before it), so "on a line" means
  * offset mod 64 == 48.
  *
  *     0   header                       48 bytes
- *    48   entry[0] .. entry[count-1]   64 bytes each keys (UTF-8, no terminator), and for each
- *         tensor shape[ndim], strides[ndim] (int64, 8-byte aligned) data, from the next line on:
- *         tensors each on a line, other bytes on 8
+ *    48   entry[0] .. entry[count-1]   64 bytes each
+ *         keys                         UTF-8, no terminator
+ *         dimensions                   for each tensor shape[ndim], strides[ndim]: int64, 8-byte
+ *                                      aligned
+ *         data                         from the next line on: tensors each on a line, other bytes
+ *                                      on 8
  *
  * tests/vectors holds frames as files with their meaning beside them, for other implementations.
  */
@@ -46,9 +50,10 @@ extern "C" {
 
 /* What the entries form together. */
 enum ringcast_root {
-  RINGCAST_ROOT_DICT =
-      1, /* a dict: its items are the entries with RINGCAST_ITEM_KEYED set, in order */
-  RINGCAST_ROOT_VALUE = 2, /* one value: entry 0; further entries are its parts */
+  /* a dict: its items are the entries with RINGCAST_ITEM_KEYED set, in order */
+  RINGCAST_ROOT_DICT = 1,
+  /* one value: entry 0; further entries are its parts */
+  RINGCAST_ROOT_VALUE = 2,
 };
 
 enum ringcast_item_kind {
@@ -59,21 +64,21 @@ enum ringcast_item_kind {
   RINGCAST_ITEM_STR = 5,    /* data: UTF-8 */
   RINGCAST_ITEM_BYTES = 6,  /* data */
   RINGCAST_ITEM_TENSOR = 7, /* data, dtype, shape, strides */
-  RINGCAST_ITEM_PICKLE =
-      8, /* data: a pickle; the BUFFER entries after it are its out-of-band buffers, in order */
+  /* data: a pickle; the BUFFER entries after it are its out-of-band buffers, in order */
+  RINGCAST_ITEM_PICKLE = 8,
   RINGCAST_ITEM_BUFFER = 9, /* data: bytes that a PICKLE refers to */
-  RINGCAST_ITEM_LEAF =
-      10, /* scalar.i: an index into the list that the frame's PICKLE entry holds */
+  RINGCAST_ITEM_LEAF = 10,  /* scalar.i: an index into the list that the PICKLE entry holds */
   RINGCAST_ITEM_ERROR = 11, /* data: UTF-8; why the sender could not send the value at this place */
-  /* From version 2 on. */
-  RINGCAST_ITEM_OBJECT =
-      12, /* data: a nested value, see ringcast/object.h; scalar.i: the entry of its first part in
-             the low 32 bits, and the number of parts in the high 32 */
+  /* From version 2 on. data: a nested value, see ringcast/object.h; scalar.i: the entry of its
+   * first part in the low 32 bits, and the number of parts in the high 32 */
+  RINGCAST_ITEM_OBJECT = 12,
 };
 
-/* Entries stand in this order: the items of the dict, or the value; parts (TENSOR, STR and BYTES
- * entries without a key, each used by one OBJECT entry, in the order of the OBJECT entries); the
- * PICKLE; its BUFFERs. */
+/* Entries stand in this order:
+ *   - the items of the dict, or the value
+ *   - parts: TENSOR, STR and BYTES entries without a key, each used by one OBJECT entry, in the
+ *     order of the OBJECT entries
+ *   - the PICKLE, and its BUFFERs */
 
 /* Flags of an entry. */
 #define RINGCAST_ITEM_KEYED         1u  /* the entry is an item of the root dict */
@@ -81,17 +86,14 @@ enum ringcast_item_kind {
 #define RINGCAST_ITEM_TORCH         4u  /* the tensor was a torch.Tensor */
 #define RINGCAST_ITEM_REQUIRES_GRAD 8u  /* ... that requires a gradient */
 #define RINGCAST_ITEM_PARAMETER     16u /* ... and is a torch.nn.Parameter */
-#define RINGCAST_ITEM_READONLY \
-  32u /* the buffer was read-only at the sender (bytes, not bytearray) */
+#define RINGCAST_ITEM_READONLY      32u /* the buffer was read-only at the sender: bytes */
 /* From version 2 on; at most one of the two, on a TENSOR: the entry has a hash of the bytes in C
- * order, ... */
-#define RINGCAST_ITEM_SHA256                                                                    \
-  64u                           /* ... the first 8 bytes of the SHA-256, as a big-endian number \
-                                 */
-#define RINGCAST_ITEM_XXH3 128u /* ... the 64-bit XXH3 with seed 0 */
-/* From version 2 on. */
-#define RINGCAST_ITEM_PADDED \
-  256u /* elements, of no whole number of bytes each, are padded to bytes */
+ * order. SHA256: the first 8 bytes of the SHA-256, as a big-endian number. XXH3: the 64-bit XXH3
+ * with seed 0. */
+#define RINGCAST_ITEM_SHA256 64u
+#define RINGCAST_ITEM_XXH3   128u
+/* From version 2 on: elements, of no whole number of bytes each, are padded to bytes. */
+#define RINGCAST_ITEM_PADDED 256u
 /* From version 2 on: the highest byte of the flags. The BYTES are of an array.array of Python with
  * this typecode; 0: of none. */
 #define RINGCAST_ITEM_TYPECODE(flags)         ((uint8_t)((flags) >> 24))
@@ -150,9 +152,9 @@ struct ringcast_frame_header {
   uint32_t count;      /* entries */
   uint64_t bytes;      /* of the frame, this header included */
   uint64_t meta_bytes; /* keys and dimensions: they start at 48 + 64 * count */
-  /* From version 3 on, 0 unless a tensor is in a pool: the words that say when the tensor is
-   * ready. */
-  uint32_t device_slot, device_epoch; /* then neither the epoch is 0, nor ... */
+  /* From version 3 on, 0 unless a tensor is in a pool: the words that say when the tensor is ready.
+   * Then neither the epoch nor the generation is 0. */
+  uint32_t device_slot, device_epoch;
   uint64_t device_generation;
 };
 
@@ -174,8 +176,8 @@ struct ringcast_frame_entry {
 
 /* A flag of struct ringcast_tensor alone: the tensor stays in the order in which it lies in memory
  * (Fortran order, torch's channels_last). The entry has its strides, and the data is a plain copy
- * of its memory. The tensor has no gaps: its strides are those of C order with the axes permuted,
- * else -EINVAL. Not for a tensor of a device. */
+ * of its memory. It has no gaps: its strides are those of C order with the axes permuted, else
+ * -EINVAL. Not for a tensor of a device. */
 #define RINGCAST_TENSOR_DENSE (1u << 23)
 
 /* A tensor to send. Strides are in elements and may be 0 (expanded) or negative; NULL means C
@@ -188,8 +190,9 @@ struct ringcast_tensor {
   int32_t ndim;
   const int64_t *shape;
   const int64_t *strides;
-  uint32_t flags; /* RINGCAST_TENSOR_DENSE, RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER,
-                     _PADDED, _CUDA, _CUPY, _JAX */
+  /* RINGCAST_TENSOR_DENSE, RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER, _PADDED, _CUDA,
+   * _CUPY, _JAX. */
+  uint32_t flags;
 };
 
 /* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, too
@@ -308,21 +311,21 @@ struct ringcast_item {
   struct ringcast_dtype dtype;
   int32_t ndim;
   int64_t shape[RINGCAST_MAX_NDIM];
-  int64_t strides[RINGCAST_MAX_NDIM]; /* elements; 0 or more, and not always C order's:
-                                         RINGCAST_TENSOR_DENSE */
-  uint8_t placement;                  /* enum ringcast_placement */
-  uint64_t device_offset;             /* of POOL; not checked against the size of the pool */
+  /* Elements; 0 or more, and not always C order's: RINGCAST_TENSOR_DENSE. */
+  int64_t strides[RINGCAST_MAX_NDIM];
+  uint8_t placement;      /* enum ringcast_placement */
+  uint64_t device_offset; /* of POOL; not checked against the size of the pool */
 };
 
 /* Opens a frame. -EPROTONOSUPPORT: the frame is of a later version (stored in reader->version);
  * -EPROTO: not a tensor frame, or damaged. */
 RINGCAST_API int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data,
                                      size_t bytes);
-/* Copies out entry `index`. -ENOENT past the last entry, -EPROTO if the entry is damaged or of an
- * unknown kind. */
+/* Copies out entry `index`. -ENOENT past the last entry, -EPROTO if it is damaged or of an unknown
+ * kind. */
 RINGCAST_API int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index,
                                      struct ringcast_item *out);
-/* Finds the entry of the dict with the given key, and copies the entry out. -ENOENT, -EPROTO. */
+/* Finds the entry of the dict with the given key, and copies it out. -ENOENT, -EPROTO. */
 RINGCAST_API int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *key,
                                      size_t key_bytes, struct ringcast_item *out);
 

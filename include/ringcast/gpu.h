@@ -22,10 +22,11 @@
  *
  * How a frame is written (ringcast_gpu_send does it all for a dict of tensors):
  *
- *     rc = ringcast_gpu_lease(writer, bytes, count, offsets, &lease) where in the pool; -EAGAIN:
- * write it INLINE ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(..,
- * offsets[i]), ..., _end ringcast_gpu_commit(writer, &lease, puts, count, stream, frame_bytes) the
- * copies, `ready`, then the frame
+ *     ringcast_gpu_lease(writer, bytes, count, offsets, &lease)
+ *         where in the pool; -EAGAIN: write the frame INLINE
+ *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., offsets[i]), _end
+ *     ringcast_gpu_commit(writer, &lease, puts, count, stream, frame_bytes)
+ *         the copies, `ready`, then the frame
  *
  * A kernel writes a tensor into the pool itself: at ringcast_gpu_lease_address, and `puts` leaves
  * the tensor out; or in memory of ringcast_gpu_allocate, which stays the caller's from frame to
@@ -34,25 +35,24 @@
  * and read:
  *
  *     ringcast_gpu_next(reader, timeout, &frame)
- *     ringcast_gpu_begin(reader, &frame, stream, &take)              the stream waits for `ready`
- *     ringcast_gpu_copy_out(reader, &take, &item, to)                or _map: the tensor where it
- * lies ringcast_gpu_end(reader, &take)                                `ack`; the frame is given
- * back
+ *     ringcast_gpu_begin(reader, &frame, stream, &take)    the stream waits for `ready`
+ *     ringcast_gpu_copy_out(reader, &take, &item, to)      or _map: the tensor where it lies
+ *     ringcast_gpu_end(reader, &take)                      `ack`; the frame is given back
  *
- * A device tensor for _device_tensor has RINGCAST_ITEM_CUDA in `flags`; without the flag the call
- * gives -EINVAL. The functions of ringcast/frame.h leave ringcast_last_error() unchanged.
+ * A device tensor for _device_tensor has RINGCAST_ITEM_CUDA in `flags`; without it the call gives
+ * -EINVAL. The functions of ringcast/frame.h leave ringcast_last_error() unchanged.
  *
  * Caveats.
  *   Streams  Everything is ordered by the streams given. The writer's caller may write to the
- *            tensor again, or free the tensor, in the order of the writer's stream. The reader's
+ *            tensor again, or free it, in the order of the writer's stream. The reader's
  *            caller may use the copy in the order of the reader's stream. Streams are CUstream, of
  *            the device's primary context, which the CUDA runtime, torch and CuPy use (cudaStream_t
  *            is the same); NULL is the legacy default stream. CU_STREAM_PER_THREAD is -EINVAL: the
  *            handle means a different stream in each thread.
  *   Groups   A frame goes by way of the pool only while all attached readers have opened the pool.
- *            A reader opens the pool at the first frame with a device tensor, which is therefore
- *            INLINE. A reader without a GPU, or without access to the pool, keeps the group INLINE
- *            as long as the reader is attached. A reader that closes and still holds a view (_map)
+ *            A reader opens it at the first frame with a device tensor, which is therefore INLINE.
+ *            A reader without a GPU, or without access to the pool, keeps the group INLINE as long
+ *            as it is attached. A reader that closes and still holds a view (_map)
  *            keeps its place in the pool: a new reader in the same slot keeps the group INLINE
  *            until the view is gone.
  *   Death    The pool is lost when the writer dies: the waits of the readers' streams are released,
@@ -70,9 +70,9 @@
  *            of the handle. A process that reads a pool has one thread that sleeps until a writer
  *            dies. A process that frees or closes memory while a stream uses the memory has one
  *            thread that waits for the stream.
- *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. Neither the calls
- *            of this header nor the library's threads spoil a capture of a graph on a different
- *            stream, in any thread and mode. The exception is ringcast_gpu_run_when_idle.
+ *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. On another stream,
+ *            in any thread and mode, neither the calls of this header nor the library's threads
+ *            spoil a capture. The exception is ringcast_gpu_run_when_idle.
  *   Files    A writer with a pool holds one descriptor more. A reader with an open pool holds one
  *            more and the writer's pidfd, and the reader's process one more for the thread that
  *            watches writers.
@@ -129,12 +129,13 @@ RINGCAST_API int ringcast_gpu_device(int32_t ordinal, struct ringcast_gpu_device
 
 struct ringcast_gpu_writer_options {
   uint32_t size;
-  int32_t device; /* ordinal: 0 is the first device, and no default; -1, or NULL options: that of
-                     the context that is current, else 0 */
-  uint64_t
-      pool_bytes; /* at most 1 TiB, rounded up to 2 MiB, and allocated at open; 0:
-                     RINGCAST_GPU_POOL_BYTES (where 0 is none, for readers too), else 32 MiB, and up
-                     to 256 MiB when frames find no room; RINGCAST_NO_POOL: none, all is INLINE */
+  /* Ordinal: 0 is the first device, and no default; -1, or NULL options: that of the context that
+   * is current, else 0. */
+  int32_t device;
+  /* At most 1 TiB, rounded up to 2 MiB, and allocated at open. 0: RINGCAST_GPU_POOL_BYTES (where 0
+   * is none, for readers too), else 32 MiB, and up to 256 MiB when frames find no room.
+   * RINGCAST_NO_POOL: none, all is INLINE. */
+  uint64_t pool_bytes;
   uint32_t slots; /* the most frames under way in the pool; 0: 128; at most 1024 */
   uint32_t flags; /* must be 0 */
 };
@@ -150,11 +151,11 @@ RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer,
                                           const struct ringcast_gpu_writer_options *options,
                                           ringcast_gpu_writer **out);
 
-/* Call this before ringcast_writer_close. After ringcast_writer_close only the handle is left:
- * calls give -EINVAL, and only this call frees the handle. NULL is allowed. Committed frames stay
- * readable as long as this process lives. The call never waits for readers. But if the pool's
- * memory can be freed, or the ring's memory was registered, CUDA itself may wait, without limit,
- * for the process's own streams on the device. */
+/* Call this before ringcast_writer_close. After that only the handle is left: calls give -EINVAL,
+ * and only this call frees it. NULL is allowed. Committed frames stay readable as long as this
+ * process lives. The call never waits for readers. But if the pool's memory can be freed, or the
+ * ring's memory was registered, CUDA itself may wait, without limit, for the process's own streams
+ * on the device. */
 RINGCAST_API void ringcast_gpu_writer_close(ringcast_gpu_writer *writer);
 
 /* A place in the pool for the device tensors of one frame, and the words that say when the tensors
@@ -252,18 +253,18 @@ enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_POOL = 1,      /* the next frame would go by the pool, if it has room */
   RINGCAST_GPU_WAY_NO_POOL = 2,   /* there is none: `why` */
   RINGCAST_GPU_WAY_NO_READER = 3, /* no reader is attached */
-  RINGCAST_GPU_WAY_WAITING =
-      4, /* a reader (`reader`) has not opened it yet, and perhaps never will */
-  RINGCAST_GPU_WAY_REFUSED =
-      5, /* a reader can't, or could not when it last tried: `why`, of which the writer knows CUDA's
-            result or an errno, and ringcast_gpu_reader_info there has the words */
-  RINGCAST_GPU_WAY_LOST =
-      6, /* a call of the driver has failed unexpectedly: `why`. Tensors go INLINE */
+  /* a reader (`reader`) has not opened it yet, and perhaps never will */
+  RINGCAST_GPU_WAY_WAITING = 4,
+  /* a reader can't, or could not when it last tried: `why`, of which the writer knows CUDA's result
+   * or an errno, and ringcast_gpu_reader_info there has the words */
+  RINGCAST_GPU_WAY_REFUSED = 5,
+  /* a call of the driver has failed unexpectedly: `why`. Tensors go INLINE */
+  RINGCAST_GPU_WAY_LOST = 6,
 };
 struct ringcast_gpu_info {
   uint32_t size; /* as above */
-  uint32_t way; /* enum ringcast_gpu_way; of a reader, POOL: the pool is open, else NO_POOL, REFUSED
-                   or LOST */
+  /* enum ringcast_gpu_way; of a reader, POOL: the pool is open, else NO_POOL, REFUSED or LOST. */
+  uint32_t way;
   int32_t device;
   uint32_t reserved;   /* 0 */
   uint64_t pool_bytes; /* now */
@@ -271,16 +272,16 @@ struct ringcast_gpu_info {
   uint32_t epoch;     /* of the pool; a pool that has grown has a new one */
   uint32_t reader;    /* its slot, and ... */
   int32_t reader_pid; /* ... process; 0: no reader in particular */
-  /* Counted since open: */
+  /* Counted since open. */
   uint64_t pool_frames, pool_bytes_sent; /* ... or received */
   uint64_t inline_frames;                /* frames with device tensors in them */
   uint64_t full;                         /* times that the pool had no room */
-  uint64_t opens;                        /* pools opened, ... */
-  uint64_t syncs;                  /* ... and times that a call waited for the device, after open */
-  uint64_t slots_used, bytes_used; /* now */
-  uint32_t
-      registered; /* 1: bytes go between ring and device by pinned memory: the writer has registered
-                     the ring, the reader has its buffer. 0: not yet, or there is none */
+  uint64_t opens;                        /* pools opened */
+  uint64_t syncs;                        /* times that a call waited for the device, after open */
+  uint64_t slots_used, bytes_used;       /* now */
+  /* 1: bytes go between ring and device by pinned memory: the writer has registered the ring, the
+   * reader has its buffer. 0: not yet, or there is none. */
+  uint32_t registered;
   char why[256];
 };
 /* How the next frame would go, why, and what was sent so far. -EINVAL, -ECHILD. */
@@ -311,7 +312,7 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader,
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
 /* Call this before ringcast_reader_close and _leave. After them only the handle is left: calls give
- * -EINVAL, and only this call frees the handle. NULL is allowed. Gives back the places in the pool
+ * -EINVAL, and only this call frees it. NULL is allowed. Gives back the places in the pool
  * that takes hold. A frame with an open take stays held: release the frame by
  * ringcast_reader_release. Waits a second at most until the reader's streams have done their
  * enqueued reads of the pool; the streams must still exist. Then a thread of this process goes on
@@ -329,8 +330,9 @@ RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_
 struct ringcast_gpu_take {
   struct ringcast_frame frame;
   ringcast_stream stream;
-  int64_t timeout_ns;   /* how long a copy of bytes of the frame waits at most; RINGCAST_FOREVER
-                           unless the caller sets it after begin */
+  /* How long a copy of bytes of the frame waits at most; RINGCAST_FOREVER unless the caller sets it
+   * after begin. */
+  int64_t timeout_ns;
   uint64_t copied;      /* how many bytes of the last such copy were enqueued */
   uint32_t slot, epoch; /* of the pool; epoch 0: nothing of this frame is there */
   uint64_t generation;
@@ -363,13 +365,14 @@ RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringc
                                        const struct ringcast_item *item, ringcast_device_ptr to);
 /* Bytes that lie in a row: of a tensor, or of several. Set `copied` to 0, and `reserved`. */
 struct ringcast_gpu_copy {
-  uint64_t offset; /* of the pool (ringcast_item.device_offset), or, in the frame (INLINE), from
-                      frame.data */
+  /* Of the pool (ringcast_item.device_offset), or, in the frame (INLINE), from frame.data. */
+  uint64_t offset;
   uint64_t bytes;
   ringcast_device_ptr to;
-  uint64_t copied;  /* how many of the bytes earlier calls have enqueued: a call goes on from there,
-                       and counts it up */
-  uint32_t in_pool; /* 1: of the pool; 0: in the frame */
+  /* How many of the bytes earlier calls have enqueued: a call goes on from there, and counts it
+   * up. */
+  uint64_t copied;
+  uint32_t in_pool;  /* 1: of the pool; 0: in the frame */
   uint32_t reserved; /* 0 */
 };
 #define RINGCAST_GPU_LAST 1u
@@ -398,15 +401,15 @@ RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_g
 RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
 
 /* Ends the take: enqueues `ack`, and releases the frame, as ringcast_reader_release. Does not wait.
- * -ESTALE, -EIO: the take has ended all the same. -EINVAL: the take had ended before, perhaps by a
- * copy of the struct. -EBUSY (capture): nothing was enqueued, and the take is still open: end the
- * take after the capture. */
+ * -ESTALE, -EIO: the take has ended all the same. -EINVAL: it had ended before, perhaps by a copy
+ * of the struct. -EBUSY (capture): nothing was enqueued, and the take is still open: end it after
+ * the capture. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
 
 /* Gives back a frame that was not begun, as ringcast_reader_release, without waiting for the
  * frame's tensors. After ringcast_reader_release itself the frame's place in the pool would stay
- * taken until this reader closes. -EBUSY: the frame's take is open: end the take. -EINVAL: the
- * frame is not held. */
+ * taken until this reader closes. -EBUSY: the frame's take is open: end it. -EINVAL: the frame is
+ * not held. */
 RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader,
                                       const struct ringcast_frame *frame);
 

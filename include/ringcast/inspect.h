@@ -24,8 +24,8 @@ struct ringcast_ring {
   uint32_t size;
   int32_t pid; /* of the writer */
   char name[RINGCAST_NAME_BYTES];
-  char handle[RINGCAST_HANDLE_BYTES]; /* empty: the ring's writer uses an incompatible release of
-                                         ringcast */
+  /* Empty: the ring's writer uses an incompatible release of ringcast. */
+  char handle[RINGCAST_HANDLE_BYTES];
 };
 
 /* Fills up to `capacity` rings, sorted by name and then pid, and returns the number of rings found.
@@ -40,12 +40,12 @@ RINGCAST_API int ringcast_find(const char *ring, char handle[RINGCAST_HANDLE_BYT
 
 /* ---- Tap ------------------------------------------------------------------------------------- */
 
-/* A tap copies frames and takes no slot: the writer never waits for a tap, and never wakes one; a
- * tap that waits looks every 2 ms at the latest. A tap that is too slow loses frames and counts the
- * loss. A tap is never more than a ring behind, and loses nothing while less than half a ring
- * behind; except frames in spill memory, which may be lost once all readers have released them. A
- * tap that loses more than a fifth of what is sent rests after a loss, for a second at most: then
- * there is no frame for it. */
+/* A tap copies frames and takes no slot: the writer never waits for it, and never wakes it; a tap
+ * that waits looks every 2 ms at the latest. A tap that is too slow loses frames and counts the
+ * loss. It is never more than a ring behind, and loses nothing while less than half a ring behind;
+ * except frames in spill memory, which may be lost once all readers have released them. A tap that
+ * loses more than a fifth of what is sent rests after a loss, for a second at most: then there is
+ * no frame for it. */
 typedef struct ringcast_tap ringcast_tap;
 
 /* Attaches a tap to the ring that `handle` names; the tap's first frame is the next frame to be

@@ -4,14 +4,16 @@
  *
  * Promise. A stream of tokens, each a tag byte and the data of the tag, in the order of a walk from
  * the root: a container says how many values it has, and the values follow. Few tokens refer to
- * anything outside themselves. AGAIN refers back to a str earlier in the stream, and RECORD to
- * keys. BACK refers to a value that a MARK stands before, in this stream or in that of an earlier
- * entry. Other tokens refer to data beside the stream: parts, which are entries of the frame
- * (tensors, long text and bytes), used in order, each once; ITEM, to an item of the root dict; and
- * leaves, which are elements of the list in the frame's PICKLE entry.
+ * anything outside themselves:
+ *   - AGAIN refers back to a str earlier in the stream, and RECORD to keys.
+ *   - BACK refers to a value that a MARK stands before, in this stream or that of an earlier entry.
+ *   - PART refers to an entry of the frame (a tensor, long text or bytes); parts are used in order,
+ *     each once.
+ *   - ITEM refers to an item of the root dict.
+ *   - LEAF refers to an element of the list in the frame's PICKLE entry.
  *
- * ringcast_token_read trusts nothing: it stays within the stream. But the function reads memory
- * more than once: if a peer may be writing there, the caller copies the stream out first. A count
+ * ringcast_token_read trusts nothing: it stays within the stream. But it reads memory more than
+ * once: if a peer may be writing there, the caller copies the stream out first. A count
  * that passes may still be of values that are missing, and each of several nested containers may
  * count the same bytes. Before a caller makes anything of a stream, ringcast_object_check walks the
  * whole stream. After the check a container has as many values as it counts, so the decoded value
@@ -31,9 +33,10 @@
  *     0x80-0xbf  text             a str of 0 to 63 ASCII characters, the tag's low bits
  *     NONE, FALSE, TRUE
  *     INT8 .. INT64  1-8 bytes    an int, signed
- *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first; no
- *                bytes: 0
- *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
+ *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first;
+ *                                 no bytes: 0
+ *     FLOAT      8 bytes
+ *     COMPLEX    16 bytes         the real part, the imaginary one
  *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 with lone surrogates as they are
  *     NAMED      count, bytes     a str, UTF-8, to which AGAIN may refer; numbered from 0
  *     AGAIN      count            the NAMED str of the given number once more
@@ -75,7 +78,7 @@
  *     ARRAY      1 byte typecode, count, bytes    an array.array of Python: its elements as the
  *                machine has them
  *     PART_ARRAY 1 byte typecode  the same of the frame's next part, a BYTES entry that has the
- * same typecode
+ *                                 same typecode
  */
 #ifndef RINGCAST_OBJECT_H
 #define RINGCAST_OBJECT_H
@@ -162,8 +165,8 @@ enum ringcast_packed {
 };
 
 enum ringcast_class {
-  RINGCAST_CLASS_DATACLASS =
-      1, /* a dataclass, or any class: the fields are the names of all that an instance has */
+  /* a dataclass, or any class: the fields are the names of all that an instance has */
+  RINGCAST_CLASS_DATACLASS = 1,
   RINGCAST_CLASS_STRUCT = 2, /* msgspec.Struct */
   RINGCAST_CLASS_NAMEDTUPLE = 3,
   RINGCAST_CLASS_ENUM = 4,     /* has no fields */
@@ -178,26 +181,27 @@ enum ringcast_standard {
   RINGCAST_STANDARD_ORDEREDDICT = 2, /* a dict */
   RINGCAST_STANDARD_DEQUE = 3,       /* a tuple: maxlen or None, a list */
   RINGCAST_STANDARD_COUNTER = 4,     /* a dict */
-  RINGCAST_STANDARD_UUID =
-      5, /* bytes: 16, the highest first; 1 more where is_safe is known: 0 safe, 1 not */
+  /* bytes: 16, the highest first; 1 more where is_safe is known: 0 safe, 1 not */
+  RINGCAST_STANDARD_UUID = 5,
   RINGCAST_STANDARD_PUREPOSIXPATH = 6,   /* a str */
   RINGCAST_STANDARD_POSIXPATH = 7,       /* a str */
   RINGCAST_STANDARD_PUREWINDOWSPATH = 8, /* a tuple of str: its parts */
-  RINGCAST_STANDARD_DATETIME =
-      9, /* bytes: year (2), month (its highest bit is the fold), day, hour, minute, second,
-            microsecond (3); or a tuple of these and a TIMEZONE or a ZONEINFO */
-  RINGCAST_STANDARD_DATE = 10,      /* bytes: year (2), month, day */
-  RINGCAST_STANDARD_TIME = 11,      /* bytes: hour (its highest bit is the fold), minute, second,
-                                        microsecond (3); or a tuple: these, and a TIMEZONE or ZONEINFO */
+  /* bytes: year (2), month (its highest bit is the fold), day, hour, minute, second, microsecond
+   * (3); or a tuple of these and a TIMEZONE or a ZONEINFO */
+  RINGCAST_STANDARD_DATETIME = 9,
+  /* bytes: year (2), month, day */
+  RINGCAST_STANDARD_DATE = 10,
+  /* bytes: hour (its highest bit is the fold), minute, second, microsecond (3); or a tuple: these,
+   * and a TIMEZONE or ZONEINFO */
+  RINGCAST_STANDARD_TIME = 11,
   RINGCAST_STANDARD_TIMEDELTA = 12, /* bytes: days, seconds, microseconds, each an i32 */
-  RINGCAST_STANDARD_TIMEZONE =
-      13, /* an int, microseconds; or a tuple of that and a str, the name */
+  RINGCAST_STANDARD_TIMEZONE = 13, /* an int, microseconds; or a tuple: that, and a str, the name */
   RINGCAST_STANDARD_ZONEINFO = 14, /* a str, the key */
   RINGCAST_STANDARD_DECIMAL = 15,  /* a str */
   RINGCAST_STANDARD_DTYPE = 16,    /* a str, as np.dtype.str */
-  RINGCAST_STANDARD_NDARRAY =
-      64, /* a tuple: the dtype, and a PART of uint8 whose last axis is an element. The dtype is as
-             np.dtype.str, or, of fields, JSON (python/ringcast/_arrays.py) */
+  /* a tuple: the dtype, and a PART of uint8 whose last axis is an element. The dtype is as
+   * np.dtype.str, or, of fields, JSON (python/ringcast/_arrays.py) */
+  RINGCAST_STANDARD_NDARRAY = 64,
   RINGCAST_STANDARD_RECARRAY = 65, /* the same, as a np.recarray */
 };
 
@@ -210,8 +214,9 @@ struct ringcast_object {
  * tag refers to. `data` are the token's bytes: text, numbers, names. For INT8 to INT64, and an int
  * in the tag, `i` is the value. Fields that a tag does not use are not set. */
 struct ringcast_token {
-  uint8_t tag; /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length
-                  in the tag shows as ASCII */
+  /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length in the tag
+   * shows as ASCII. */
+  uint8_t tag;
   uint8_t kind; /* enum ringcast_packed, _class, _standard, or the typecode of an array */
   struct ringcast_dtype dtype;
   uint64_t count;

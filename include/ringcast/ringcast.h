@@ -11,13 +11,13 @@
  *
  * Caveats.
  *   Crash    A writer that dies leaves only whole frames; readers drain them and then get -EPIPE.
- *            If a reader dies, a writer that has to wait returns -EOWNERDEAD or goes on without the
- *            reader (options.on_death); ringcast_writer_check() finds dead readers at any time. No
+ *            If a reader dies, a writer that has to wait returns -EOWNERDEAD or goes on without it
+ *            (options.on_death); ringcast_writer_check() finds dead readers at any time. No
  *            files are left behind: the memory is anonymous and goes with the last process that
  *            maps it.
  *   Slow     A live reader may block the writer without limit, unless options.slow_ns sets a limit.
  *            An evicted reader gets -ESTALE from its next call: the writer may have overwritten the
- *            frames that the reader held. Data read in place is therefore certain only after
+ *            frames that it held. Data read in place is therefore certain only after
  *            release, or ringcast_reader_check, has returned 0.
  *   Fork     A handle belongs to the process that made it. In a child made by fork() every call on
  *            the handle gives -ECHILD, except close, which frees the child's own memory and leaves
@@ -25,17 +25,17 @@
  *            (a raw clone, _Fork): the child must not touch the handle.
  *   Threads  One thread at a time per handle, except for cancel. Different handles are independent.
  *            A wait that finds another thread waiting gives -EDEADLK; the hot path does not check.
- *   Signals  A signal handler that runs while a wait sleeps ends the wait with -EINTR. No data is
- *            lost; call again. While the wait spins, or just before it sleeps, the wait goes on.
- *            Signal handlers must not call ringcast.
+ *   Signals  A signal handler that runs while a wait sleeps ends it with -EINTR. No data is lost;
+ *            call again. While it spins, or just before it sleeps, the wait goes on. Signal
+ *            handlers must not call ringcast.
  *   Leases   A frame's bytes do not change until the frame is released, a span's until commit or
  *            abort. A hostile writer can change them: a reader that distrusts the writer copies the
  *            frame first and checks the copy.
  *   Large    A frame that is too large for the ring goes through spill memory, without action by
- *            the caller. Spill memory lies beside the ring. The writer takes spill memory from the
- *            machine when first needed, reuses the memory when all readers have passed, and gives
- *            the memory back when idle. If spill memory is used up (options.spill_bytes), the
- *            writer waits, as with a full ring.
+ *            the caller. Spill memory lies beside the ring. The writer takes it from the machine
+ *            when it first needs it, reuses it when all readers have passed, and gives it back when
+ *            idle. If spill memory is used up (options.spill_bytes), the writer waits, as with a
+ *            full ring.
  *   Files    A writer holds three descriptors. A reader that retains frames holds one, and so does
  *            a tap of a ring with spill memory; every other reader holds none. A handle that has
  *            waited holds one more (the peer's pidfd); ringcast_writer_check and _fd hold two, and
@@ -45,11 +45,12 @@
  *   Trust    Only processes of the same user that may read the writer's /proc entry can open a
  *            ring.
  *
- * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any
- * means ->
- *   ringcast_reader_attach in each reading process -> ringcast_writer_wait_readers, so that every
- * reader gets the first frame. Hot path.  Writer: reserve, write into the span, commit. Reader:
- * next, read in place, release.
+ * Lifecycle. The writer: ringcast_writer_create, then ringcast_writer_handle, a short string to
+ * hand over by any means. Each reading process: ringcast_reader_attach. The writer again:
+ * ringcast_writer_wait_readers, so that every reader gets the first frame.
+ *
+ * Hot path. The writer: reserve, write into the span, commit. A reader: next, read in place,
+ * release.
  *
  * Pointers must not be NULL, unless the function's comment allows NULL.
  *
@@ -73,7 +74,7 @@
  *   -EPIPE       the writer is gone and everything it committed has been read
  *   -EOWNERDEAD  the ring is full and a reader has died: either the dead reader is the blocker, or
  *                the blocker may be waiting for the dead reader
- *   -ESTALE      this reader was evicted: the writer goes on without it. Close it; a new reader may
+ *   -ESTALE      this reader was evicted: the writer goes on without it. Close it; a new one may
  *                attach
  *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
@@ -137,10 +138,12 @@ typedef struct ringcast_reader ringcast_reader;
  * provide now. */
 enum ringcast_memory {
   RINGCAST_MEMORY_AUTO = 0,
-  RINGCAST_MEMORY_HUGETLB = 1, /* 2 MiB pages from the reserved pool (/proc/sys/vm/nr_hugepages) */
-  RINGCAST_MEMORY_SHMEM_HUGE =
-      2,                     /* 2 MiB pages of ordinary shared memory (transparent huge pages) */
-  RINGCAST_MEMORY_PAGES = 3, /* the machine's small pages */
+  /* 2 MiB pages from the reserved pool (/proc/sys/vm/nr_hugepages) */
+  RINGCAST_MEMORY_HUGETLB = 1,
+  /* 2 MiB pages of ordinary shared memory (transparent huge pages) */
+  RINGCAST_MEMORY_SHMEM_HUGE = 2,
+  /* the machine's small pages */
+  RINGCAST_MEMORY_PAGES = 3,
 };
 
 /* Where a ring's data lies on a machine of several NUMA nodes. A node that does not exist is an
@@ -154,20 +157,24 @@ enum ringcast_numa {
 
 /* What a writer does about a dead, invalid or slow reader. */
 enum ringcast_policy {
-  RINGCAST_FAIL = 0, /* the blocked wait returns an error that names the reader */
-  RINGCAST_EVICT =
-      1 /* the writer goes on without the reader; ringcast_writer_check reports the reader */
+  /* the blocked wait returns an error that names the reader */
+  RINGCAST_FAIL = 0,
+  /* the writer goes on without the reader, and ringcast_writer_check reports it */
+  RINGCAST_EVICT = 1
 };
 
 /* How much CPU time a wait may spend to end sooner. A waiter learns the interval between messages.
- * If messages come regularly, the waiter sleeps until shortly before the next message is due and
- * then spins, within a share of a CPU on average. Without a regular interval, or with fewer CPUs
- * than participants, the waiter just sleeps. */
+ * If they come regularly, it sleeps until shortly before the next one is due and then spins, within
+ * a share of a CPU on average. Without a regular interval, or with fewer CPUs than participants, it
+ * just sleeps. */
 enum ringcast_wait_mode {
-  RINGCAST_WAIT_BALANCED = 0, /* as RINGCAST_WAIT in the environment says (latency, balanced,
-                                 power), else at most 5 % of a CPU */
-  RINGCAST_WAIT_LATENCY = 1,  /* at most 25 % */
-  RINGCAST_WAIT_POWER = 2     /* none: always sleeps */
+  /* as RINGCAST_WAIT in the environment says (latency, balanced, power), else at most 5 % of a
+   * CPU */
+  RINGCAST_WAIT_BALANCED = 0,
+  /* at most 25 % */
+  RINGCAST_WAIT_LATENCY = 1,
+  /* none: always sleeps */
+  RINGCAST_WAIT_POWER = 2
 };
 
 /* What a frame's bytes are: an agreement between sender and receiver. A program may use the numbers
@@ -182,40 +189,42 @@ enum ringcast_kind {
  * the fields of interest. See Sizes, above. */
 struct ringcast_writer_options {
   uint32_t size;
-  uint32_t readers;   /* the most readers attached at once; default 64, at most 1024 */
-  uint64_t capacity;  /* bytes of the ring; rounded up to a power of two of whole pages; default: a
-                         quarter of the L3 cache, from 4 to 32 MiB, because a ring larger than the
-                         cache is several times slower */
-  uint32_t memory;    /* enum ringcast_memory; an explicit kind that the machine can't provide is an
-                         error */
-  uint32_t flags;     /* must be 0 */
-  int64_t spin_ns;    /* how long a wait spins before it sleeps. 0: RINGCAST_SPIN_US, if set, as if
-                         given here; else adaptive, at most 20 us; with fewer CPUs than parties,
-                         yields for at most 50 us. -1: never spins or yields. More: always spins so
-                         long. Once another thread has interrupted the spin, or with fewer CPUs than
-                         participants, yields between two looks */
+  uint32_t readers; /* the most readers attached at once; default 64, at most 1024 */
+  /* Bytes of the ring; rounded up to a power of two of whole pages. Default: a quarter of the L3
+   * cache, from 4 to 32 MiB, because a ring larger than the cache is several times slower. */
+  uint64_t capacity;
+  /* enum ringcast_memory; an explicit kind that the machine can't provide is an error. */
+  uint32_t memory;
+  uint32_t flags; /* must be 0 */
+  /* How long a wait spins before it sleeps. 0: RINGCAST_SPIN_US, if set, as if given here; else
+   * adaptive, at most 20 us; with fewer CPUs than parties, yields for at most 50 us. -1: never
+   * spins or yields. More: always spins so long. Once another thread has interrupted the spin, or
+   * with fewer CPUs than participants, it yields between two looks. */
+  int64_t spin_ns;
   uint32_t numa;      /* enum ringcast_numa */
   uint32_t numa_node; /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
-  uint64_t
-      spill_bytes;   /* the most memory for frames too large for the ring; rounded up to 2 MiB. 0:
-                        RINGCAST_SPILL_BYTES, else 4 GiB or half of the free memory of the machine
-                        or container; none if the kernel refuses. RINGCAST_NO_SPILL: none. Spill
-                        memory   costs addresses in every process, and memory only when used */
-  uint32_t on_death; /* enum ringcast_policy, for a reader that has died (FAIL: -EOWNERDEAD) or has
-                        written invalid data (FAIL: -EPROTO) */
-  uint32_t on_slow;  /* enum ringcast_policy, for a reader that has blocked the writer for slow_ns:
-                        FAIL is -ETIMEDOUT */
-  int64_t slow_ns;   /* how long a reader may block the writer: from the first reserve that finds no
-                        room, over all calls until one succeeds. A reader that keeps releasing is
-                        never evicted, however slow: the reader sets the writer's pace. 0: no limit,
-                        only the timeout of each call */
-  uint32_t wait;     /* enum ringcast_wait_mode */
-  uint32_t
-      ahead; /* the most frames that a reader may have left to take: then reserve waits as for room.
-                A frame is taken when it is released, or when the reader calls ringcast_reader_next
-                again. 0: no bound but the ring's bytes. Taps do not count */
-  const char *name; /* for tools (ringcast/inspect.h): 1 to 47 letters, digits and any of ._:+-;
-                       NULL: no name */
+  /* The most memory for frames too large for the ring; rounded up to 2 MiB. 0:
+   * RINGCAST_SPILL_BYTES, else 4 GiB or half of the free memory of the machine or container; none
+   * if the kernel refuses. RINGCAST_NO_SPILL: none. Spill memory costs addresses in every process,
+   * and memory only when used. */
+  uint64_t spill_bytes;
+  /* enum ringcast_policy, for a reader that has died (FAIL: -EOWNERDEAD) or has written invalid
+   * data (FAIL: -EPROTO). */
+  uint32_t on_death;
+  /* enum ringcast_policy, for a reader that has blocked the writer for slow_ns: FAIL is
+   * -ETIMEDOUT. */
+  uint32_t on_slow;
+  /* How long a reader may block the writer: from the first reserve that finds no room, over all
+   * calls until one succeeds. A reader that keeps releasing is never evicted, however slow: it sets
+   * the writer's pace. 0: no limit, only the timeout of each call. */
+  int64_t slow_ns;
+  uint32_t wait; /* enum ringcast_wait_mode */
+  /* The most frames that a reader may have left to take: then reserve waits as for room. A frame is
+   * taken when it is released, or when the reader calls ringcast_reader_next again. 0: no bound but
+   * the ring's bytes. Taps do not count. */
+  uint32_t ahead;
+  /* For tools (ringcast/inspect.h): 1 to 47 letters, digits and any of ._:+-; NULL: no name. */
+  const char *name;
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
@@ -227,13 +236,17 @@ struct ringcast_writer_options {
 /* Where a reader starts. LATEST: at the newest frame, so a reader that comes late, or comes back,
  * has the last value at once; then every later frame follows. With options.tag, at the newest frame
  * that has the tag in its typed header (ringcast/frame.h), which the ring remembers for about 64
- * tags. - No frame was committed yet: the reader starts at the first frame; with a tag, attach
- * gives -ENODATA. - The ring may overwrite a frame once more than half the ring was committed since
- * its start. The newest frame never is so old; for the newest of a tag attach then gives -ENODATA.
- * - A frame in spill memory goes after all readers have released it: when the writer needs the
- * memory, or gives the memory back to the machine, as reserve may before the next commit. The
- * reader then starts at the next frame; with a tag, attach gives -ENODATA. The frame is not torn
- * nor skipped: from the start on the reader holds the writer back as any reader does. */
+ * tags. From the start on, the reader holds the writer back as any reader does, so the frame is
+ * neither torn nor skipped.
+ *
+ * There may be no such frame:
+ *   - No frame was committed yet: the reader starts at the first one; with a tag, attach gives
+ *     -ENODATA.
+ *   - The ring may overwrite a frame once more than half the ring was committed since its start.
+ *     The newest frame is never so old; for the newest of a tag, attach then gives -ENODATA.
+ *   - A frame in spill memory goes after all readers have released it: when the writer needs the
+ *     memory, or gives it back to the machine, as reserve may before the next commit. The reader
+ *     then starts at the next frame; with a tag, attach gives -ENODATA. */
 enum ringcast_start {
   RINGCAST_START_NEXT = 0, /* at the next frame to be committed */
   RINGCAST_START_LATEST = 1
@@ -243,8 +256,8 @@ struct ringcast_reader_options {
   uint32_t size;
   uint32_t flags;  /* RINGCAST_READER_RETAIN, or 0 */
   int64_t spin_ns; /* as above */
-  const char
-      *name; /* shown in peers and error texts ("rank 3"), where 31 bytes have room; NULL = none */
+  /* Shown in peers and error texts ("rank 3"), where 31 bytes have room; NULL: none. */
+  const char *name;
   uint32_t leases; /* the most frames held at a time; default 1, at most 64 */
   uint32_t wait;   /* enum ringcast_wait_mode */
   uint32_t start;  /* enum ringcast_start */
@@ -261,14 +274,14 @@ struct ringcast_span {
 struct ringcast_frame {
   const void *data; /* 16 bytes into a 64-byte line */
   size_t bytes;
-  uint64_t position; /* where the frame starts, in bytes since the ring was made; names the frame in
-                        error texts */
-  uint16_t kind;     /* enum ringcast_kind, as committed */
+  /* Where the frame starts, in bytes since the ring was made; it names the frame in error texts. */
+  uint64_t position;
+  uint16_t kind; /* enum ringcast_kind, as committed */
 };
 
 enum ringcast_peer_state {
-  RINGCAST_PEER_UNKNOWN =
-      0, /* nothing tells whether it lives: no descriptor is free, or /proc is hidden */
+  /* nothing tells whether it lives: no descriptor is free, or /proc is hidden */
+  RINGCAST_PEER_UNKNOWN = 0,
   RINGCAST_PEER_JOINING = 1,
   RINGCAST_PEER_ACTIVE = 2,
   RINGCAST_PEER_DEAD = 3,
@@ -281,18 +294,18 @@ enum ringcast_peer_state {
 struct ringcast_stats {
   uint32_t size, reserved;
   uint64_t frames, bytes; /* committed by the writer, or released by the reader; payload bytes */
-  uint64_t waits; /* for room (over all calls until one succeeds), or calls that waited for a frame;
-                     without the waits of less than a few microseconds */
+  /* Waits for room (over all calls until one succeeds), or calls that waited for a frame; without
+   * those of less than a few microseconds. */
+  uint64_t waits;
   uint64_t sleeps; /* how often a wait slept in the kernel */
   uint64_t wakes;  /* system calls made to wake the other side */
   uint64_t waited_ns;
-  uint32_t histogram[16]; /* of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15]
-                             the longer ones */
-  uint64_t estimate_hits; /* frames committed after a reserve by RINGCAST_ESTIMATE that needed no
-                             grow, ... */
-  uint64_t grown;         /* ... frames that needed one, ... */
-  uint64_t
-      wasted_bytes; /* ... and bytes so reserved that commit gave back to the ring. 0 of a reader */
+  /* Of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15] the longer ones. */
+  uint32_t histogram[16];
+  /* Of frames reserved by RINGCAST_ESTIMATE; 0 of a reader. */
+  uint64_t estimate_hits; /* frames that needed no grow */
+  uint64_t grown;         /* frames that needed one */
+  uint64_t wasted_bytes;  /* reserved bytes that commit gave back to the ring */
   uint64_t later[1]; /* 0. Room for new counts: a ringcast_peer contains a whole ringcast_stats */
 };
 
@@ -307,11 +320,11 @@ struct ringcast_peer {
   uint64_t stalls;   /* how often the writer waited for the reader */
   struct ringcast_stats stats;
   char name[32]; /* options.name at attach, or empty */
-  uint64_t
-      blocked_ns; /* how long the writer has been waiting for this reader; 0: the writer is not */
-  uint64_t lag_frames; /* frames committed and not yet released; those of one part of a batch
-                          (ringcast/batch.h) count as one. Of ringcast_writer_peers and
-                          ringcast_tap_peers; else 0 */
+  /* How long the writer has been waiting for this reader; 0: it does not wait for it. */
+  uint64_t blocked_ns;
+  /* Frames committed and not yet released; those of one part of a batch (ringcast/batch.h) count as
+   * one. Of ringcast_writer_peers and ringcast_tap_peers; else 0. */
+  uint64_t lag_frames;
 };
 
 struct ringcast_info {
@@ -324,16 +337,16 @@ struct ringcast_info {
   uint64_t page_size; /* of the data, bytes */
   int32_t writer_pid;
   int64_t spin_ns; /* of this handle */
-  uint32_t numa;   /* enum ringcast_numa: the policy that the kernel accepted; NONE on a machine of
-                      one node */
+  /* enum ringcast_numa: the policy that the kernel accepted; NONE on a machine of one node. */
+  uint32_t numa;
   uint32_t numa_node; /* for LOCAL and NODE */
-  int32_t
-      numa_error; /* why `numa` is NONE although the options ask for more: a negative errno, or 0 */
-  int32_t spill_error;  /* why there is no spill memory although the options allow it: a negative
-                           errno, or 0 */
-  uint64_t ring_frame;  /* payload bytes of the largest frame that fits in the ring */
-  uint64_t spill_bytes; /* the limit of spill memory; 0: there is none */
-  uint64_t spill_used;  /* bytes of spill memory that the ring uses now */
+  /* Why `numa` is NONE although the options ask for more: a negative errno, or 0. */
+  int32_t numa_error;
+  /* Why there is no spill memory although the options allow it: a negative errno, or 0. */
+  int32_t spill_error;
+  uint64_t ring_frame;            /* payload bytes of the largest frame that fits in the ring */
+  uint64_t spill_bytes;           /* the limit of spill memory; 0: there is none */
+  uint64_t spill_used;            /* bytes of spill memory that the ring uses now */
   char name[RINGCAST_NAME_BYTES]; /* options.name, or empty */
 };
 
@@ -347,9 +360,9 @@ RINGCAST_API int ringcast_writer_create(ringcast_writer **out);
 RINGCAST_API int ringcast_writer_create_ex(const struct ringcast_writer_options *options,
                                            ringcast_writer **out);
 
-/* Ends the stream and frees the handle. Readers drain the committed frames, then get -EPIPE. NULL
- * is allowed. Close aborts an open reservation, and ends an open ringcast_gpu_writer, which may
- * wait for the device after the readers were told. Never blocks otherwise. */
+/* Ends the stream and frees the handle. Readers drain the committed frames, then get -EPIPE. Aborts
+ * an open reservation, and ends an open ringcast_gpu_writer, which may wait for the device after
+ * the readers were told. Never blocks otherwise. NULL is allowed. */
 RINGCAST_API void ringcast_writer_close(ringcast_writer *writer);
 
 /* The ring's handle: printable, at most 95 bytes, valid as long as the writer. Owned by the writer.
@@ -381,12 +394,11 @@ RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, 
 /* A descriptor for poll, epoll and asyncio: readable when a reserve or grow with timeout 0 that
  * gave -EAGAIN may give another result: room, or another end of a wait (a reader's death,
  * options.slow_ns, cancel). Then call again with timeout 0. Each -EAGAIN arms the descriptor again,
- * for the bytes of that call, and costs some microseconds from here on. The descriptor may become
- * readable without cause, and does so every 50 ms while there is no room. Only poll the descriptor,
- * never read or close the descriptor: the writer owns the descriptor, and every call returns the
- * same, until a reserve or grow gives -ENOBUFS. At first the descriptor is readable. Returns the
- * descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex
- * waits. */
+ * for the bytes of that call, and costs some microseconds from here on. It may become readable
+ * without cause, and does so every 50 ms while there is no room. Only poll it: the writer owns it,
+ * and every call returns the same one, until a reserve or grow gives -ENOBUFS. At first it is
+ * readable. Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where
+ * io_uring has futex waits. */
 RINGCAST_API int ringcast_writer_room_fd(ringcast_writer *writer);
 
 /* Makes the open reservation `bytes` long in total and preserves its contents; from here on use the
@@ -434,9 +446,9 @@ RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_
 
 /* A descriptor for poll, epoll and asyncio: readable when a reader has died, or a wait has removed
  * a reader that ringcast_writer_check has not yet reported; then call ringcast_writer_check until
- * the result is 0. Only poll the descriptor, never read or close it: the writer owns the
- * descriptor, and every call returns the same. A reader that attaches later is watched from the
- * next call of this function, check or wait_readers on. Returns the descriptor. Errors as check. */
+ * the result is 0. Only poll it: the writer owns it, and every call returns the same one. A reader
+ * that attaches later is watched from the next call of this function, check or wait_readers on.
+ * Returns the descriptor. Errors as check. */
 RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
 
 /* What the writer has done so far, and what the ring is. -EINVAL, -ECHILD. */
@@ -455,9 +467,9 @@ RINGCAST_API int ringcast_reader_attach_ex(const char *handle,
                                            const struct ringcast_reader_options *options,
                                            ringcast_reader **out);
 
-/* Leaves the ring and frees the handle. Close releases the frames that are held. Close first ends
- * an open ringcast_gpu_reader, which waits up to two seconds for the device. NULL is allowed. Never
- * blocks otherwise. */
+/* Leaves the ring and frees the handle. Releases the frames that are held. First ends an open
+ * ringcast_gpu_reader, which waits up to two seconds for the device. Never blocks otherwise. NULL
+ * is allowed. */
 RINGCAST_API void ringcast_reader_close(ringcast_reader *reader);
 
 /* Leaves the ring as close does, but keeps the memory mapped until the handle is closed, for
@@ -484,18 +496,17 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
 
 /* A descriptor for poll, epoll and asyncio: readable when next may return a frame or the end of the
  * writer. Then call next with timeout 0 until it gives -EAGAIN, which arms the descriptor again.
- * Poll the descriptor, never read or close it: the reader owns the descriptor, and every call
- * returns the same, until next gives -ENOBUFS. At first the descriptor is readable, and later also
- * once a second without cause, in case a faulty process has lost a wake-up. Returns the descriptor,
- * or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex waits (Linux
- * 6.7). */
+ * Only poll it: the reader owns it, and every call returns the same one, until next gives -ENOBUFS.
+ * At first it is readable, and later also once a second without cause, in case a faulty process has
+ * lost a wake-up. Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread
+ * where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
-/* Gives the frame back. The writer may overwrite the frame once all older frames are given back
- * too. Frames may be released in any order. -EINVAL if the frame is not held, -ECHILD. -ESTALE:
- * this reader was evicted, and the writer may have overwritten the frame during the read: discard
- * every result made from the frame. Wait-free, except for one wake-up call to the kernel when the
- * writer sleeps waiting for this reader. */
+/* Gives the frame back. The writer may overwrite it once all older frames are given back too.
+ * Frames may be released in any order. -EINVAL if the frame is not held, -ECHILD. -ESTALE: this
+ * reader was evicted, and the writer may have overwritten the frame during the read: discard every
+ * result made from it. Wait-free, except for one wake-up call to the kernel when the writer sleeps
+ * waiting for this reader. */
 RINGCAST_API int ringcast_reader_release(ringcast_reader *reader,
                                          const struct ringcast_frame *frame);
 

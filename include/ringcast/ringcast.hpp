@@ -3,19 +3,26 @@
  * ringcast for C++17, header-only: the C API of ringcast.h, with handles and frames that end with
  * their scope.
  *
- *     ringcast::writer writer;                            ringcast::reader reader(handle);
- *     writer.wait_readers(1, 10s);                        for (auto &frame : reader)
- * use(frame.text()); writer.send("hello");
+ *     ringcast::writer writer;             ringcast::reader reader(handle);
+ *     writer.wait_readers(1, 10s);         for (auto &frame : reader) use(frame.text());
+ *     writer.send("hello");
  *
  * Errors. A call that fails throws ringcast::error: code() is the errno, and what() has the text of
  * ringcast_last_error(). The try_ calls are noexcept and return what the C function returns: 0, or
  * a negative errno. Built without exceptions (-fno-exceptions), a call that would throw prints the
- * text and aborts; use the try_ calls. Timeouts are durations of std::chrono: 0 tries once,
- * `forever` waits without limit. Signals. After a signal handler has run, a wait goes on for the
- * rest of its time. The try_ calls return -EINTR. Ownership. The classes can be moved, not copied.
- * A reservation or a frame must end before its writer or reader does. A moved-from object can only
- * be assigned to or destroyed. Threads and fork: as in ringcast.h. The rest of the API takes the
- * handles that get() returns:
+ * text and aborts; use the try_ calls.
+ *
+ * Timeouts are durations of std::chrono: 0 tries once, `forever` waits without limit.
+ *
+ * Signals. After a signal handler has run, a wait goes on for the rest of its time. The try_ calls
+ * return -EINTR.
+ *
+ * Ownership. The classes can be moved, not copied. A reservation or a frame must end before its
+ * writer or reader does. A moved-from object can only be assigned to or destroyed.
+ *
+ * Threads and fork: as in ringcast.h.
+ *
+ * The rest of the API takes the handles that get() returns:
  *
  *     auto info = ringcast::sized<ringcast_info>();
  *     ringcast::check(ringcast_writer_info(writer.get(), &info));
@@ -118,8 +125,8 @@ template <auto close> struct closer {
 struct releaser {
   ringcast_frame frame;
   int operator()(ringcast_reader *reader) const noexcept {
-    ringcast_frame given =
-        frame; /* the object's own address stays here: its fields can live in registers */
+    /* The object's own address stays here: its fields can live in registers. */
+    ringcast_frame given = frame;
     return ringcast_reader_release(reader, &given);
   }
 };
@@ -160,8 +167,8 @@ private:
   void done(int result) {
     if (result < 0) fail(result, open_ ? ringcast_last_error() : "nothing is reserved");
   }
-  std::unique_ptr<ringcast_writer, closer<ringcast_writer_abort>>
-      open_; /* null: nothing is reserved */
+  using opened = std::unique_ptr<ringcast_writer, closer<ringcast_writer_abort>>;
+  opened open_; /* null: nothing is reserved */
   ringcast_span span_{};
 };
 
@@ -176,13 +183,17 @@ public:
   const char *handle() const noexcept { return ringcast_writer_handle(get()); }
   void close() noexcept { writer_.reset(); } /* as the end of the scope does */
   int wait_readers(std::uint32_t count, nanoseconds timeout = forever) {
-    return check(undisturbed(
-        timeout, [&](std::int64_t ns) { return ringcast_writer_wait_readers(get(), count, ns); }));
+    const auto wait = [&](std::int64_t ns) {
+      return ringcast_writer_wait_readers(get(), count, ns);
+    };
+    return check(undisturbed(timeout, wait));
   }
   reservation reserve(std::size_t bytes, nanoseconds timeout = forever) {
     ringcast_span got;
-    check(undisturbed(
-        timeout, [&](std::int64_t ns) { return ringcast_writer_reserve(get(), bytes, ns, &got); }));
+    const auto reserve = [&](std::int64_t ns) {
+      return ringcast_writer_reserve(get(), bytes, ns, &got);
+    };
+    check(undisturbed(timeout, reserve));
     return {get(), got};
   }
   /* Aborts the reservation that `out` holds, if any, and makes the new. */
@@ -195,8 +206,8 @@ public:
   }
   void send(const void *data, std::size_t bytes, nanoseconds timeout = forever,
             std::uint16_t kind = RINGCAST_KIND_BYTES) {
-    check(undisturbed(
-        timeout, [&](std::int64_t ns) { return try_send(data, bytes, nanoseconds(ns), kind); }));
+    const auto send = [&](std::int64_t ns) { return try_send(data, bytes, nanoseconds(ns), kind); };
+    check(undisturbed(timeout, send));
   }
   void send(std::string_view text, nanoseconds timeout = forever) {
     send(text.data(), text.size(), timeout);

@@ -26,7 +26,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ["ring", "shm", "channel", "gpu"]
-WALKED = ["ring", "shm"]  # the folders whose rooms are judged with their includes
+WALKED = ["ring", "shm", "channel", "gpu"]  # the folders whose rooms are judged with their includes
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 
 EXTENSION = "python/extension"

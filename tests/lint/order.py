@@ -12,7 +12,7 @@ ORDER = ["include", "ring", "shm", "channel", "gpu"]
 # Outside of the library: the public headers and their own files; the benchmarks measure by the tools' own means,
 # the doctor reads RINGCAST_DISABLE as the library does, and a Reader of Python decodes ahead within the reader's wait.
 OUTSIDE = ["python", "tools", "bench", "examples"]
-ALSO = {"bench": ["tools"], "tools": ["shm/options.h"], "python": ["channel/warm.h"]}
+ALSO = {"bench": ["tools"], "tools": ["shm/options.h"], "python": ["channel/reader.h"]}
 # Under tests/ anything goes.
 TESTS = ["tests"]
 

@@ -4,7 +4,7 @@
  * first, second, ... thing of all signallers. Nothing else wakes a sleeper, so a lost wake-up is an invalid end state.
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
- *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/release.c)
+ *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/reader.c)
  *   -DTIMEOUTS  a wait may end without a signal; then the sleeper takes its announcement back
  *   -DUNFENCED  signallers leave E5 out, and may even do E6 before E4; sleepers settle (E9): the first sleep may end
  *               without a signal once all things that signallers had begun when it began are in memory

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "channel/liveness.h"
 #include "shm/os.h"
 #include "tests/support/liveness.h"
 

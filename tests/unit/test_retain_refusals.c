@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "channel/retain.h"
+#include "channel/reader.h"
 #include "tests/support/retain.h"
 #include "tests/support/switches.h"
 

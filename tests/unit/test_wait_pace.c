@@ -8,7 +8,7 @@
 #include <errno.h>
 
 #include "channel/channel.h"
-#include "channel/warm.h"
+#include "channel/reader.h"
 #include "shm/os.h"
 #include "tests/support/channel.h"
 #include "tests/support/fake_files.h"

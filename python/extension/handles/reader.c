@@ -2,7 +2,7 @@
 /* Reader: attaches to a ring and receives from it. */
 #include "python/extension/handles/reader.h"
 
-#include "channel/warm.h"
+#include "channel/reader.h"
 #include "python/extension/errors.h"
 #include "python/extension/handles/status.h"
 

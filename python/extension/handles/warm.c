@@ -3,7 +3,7 @@
  * Warming. Between two steps of an engine other code runs, or the CPU sleeps, and the caches, the
  * TLB and the branch predictors forget the decoder: a dict that takes 2 us to decode right after
  * another dict then takes 40. So a Reader keeps a copy of the last small frame. Shortly before the
- * next frame is due (channel/warm.h), the copy is decoded and the result dropped.
+ * next frame is due (channel/reader.h), the copy is decoded and the result dropped.
  *
  * A frame is kept only if decoding ran no code that may be the user's (`ran_code` of the module's
  * state): user code must run once per frame. Frames for a device are not kept.

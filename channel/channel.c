@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checks at the start of every public call, and the errors that several calls share. */
+#include "channel/channel.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "channel/channel.h"
 #include "shm/error.h"
 
 int rc_check_fork(uint32_t forks) {
   if (forks == rc_fork_count()) return 0;
   if (forks == RC_LEFT)
     return rc_fail_as(-EINVAL, "this reader has left its ring: close it; no other call is allowed");
-  return rc_fail(
-      -ECHILD,
-      "this handle belongs to the parent process: after fork, make or attach one in the child");
+  return rc_fail_as(-ECHILD,
+                    "this handle belongs to the parent process: after fork, make or attach one in "
+                    "the child");
 }
 
 int rc_fail_shared(void) {
-  return rc_fail_as(
-      -EDEADLK,
-      "another thread is waiting on this handle: one thread at a time may use a handle, "
-      "except for cancel. If the wait was left by longjmp, or its thread has ended, close it");
+  return rc_fail_as(-EDEADLK,
+                    "another thread is waiting on this handle: one thread at a time may use a "
+                    "handle, except for cancel. If the wait was left by longjmp, or its thread has "
+                    "ended, close it");
 }
 
 int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
@@ -40,11 +41,10 @@ int rc_check_spin(int64_t spin_ns) {
 
 int rc_fail_evicted(void) {
   RC_POINT(TOLD_STALE);
-  return rc_fail_as(
-      -ESTALE,
-      "this reader was evicted: it blocked the writer for longer than the writer's "
-      "options.slow_ns, or its cursor was damaged. The frames that it held may be overwritten: "
-      "close the reader and attach a new one");
+  return rc_fail_as(-ESTALE,
+                    "this reader was evicted: it blocked the writer for longer than the writer's "
+                    "options.slow_ns, or its cursor was damaged. The frames that it held may be "
+                    "overwritten: close the reader and attach a new one");
 }
 
 int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segment) {
@@ -61,8 +61,7 @@ int rc_fail_no_frame(int code, uint64_t position, const struct rc_segment *segme
   case -ETIMEDOUT:
     return rc_fail(code,
                    "no frame has come from the writer (pid %d), which is %s; a reader gets only "
-                   "frames sent after it "
-                   "attached",
+                   "frames sent after it attached",
                    writer->pid, rc_process_in_words(writer));
   case -EBADF:
     return rc_fail_as(code, "the program has closed this tap's descriptor: attach again");
@@ -118,3 +117,7 @@ int rc_fail_damaged(uint64_t position, const struct rc_segment *segment) {
                  "make a new ring",
                  (unsigned long long)position, segment->writer.pid);
 }
+
+const char *ringcast_last_error(void) { return rc_error_text(); }
+
+const char *ringcast_version(void) { return RINGCAST_VERSION; }
