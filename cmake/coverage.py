@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of cmake/coverage.sh: a line for C, a line for Python, and the files whose lines are reached least.
+"""The figures of cmake/coverage.sh: a line for C, a line for Python, and the files whose lines are
+reached least.
 
     coverage.py FOLDER [--page]
 
-reads FOLDER/c.json (gcovr --json-summary) and FOLDER/python.json (coverage json). A file below the threshold has a
-reason in the table of docs/coverage.md, which is written by hand; --page writes the figures around the reasons anew.
-Exit status 1: C or Python is below the threshold.
+reads FOLDER/c.json (gcovr --json-summary) and FOLDER/python.json (coverage json). A file below the
+threshold has a reason in the table of docs/coverage.md, which is written by hand; --page writes the
+figures around the reasons anew. Exit status 1: C or Python is below the threshold.
 """
 
 import argparse
@@ -30,7 +31,10 @@ NO_REASON = "no reason yet"
 def of_c(path):
     """Each file, and its lines and branches: how many there are, and how many are reached."""
     for file in json.loads(path.read_text())["files"]:
-        yield file["filename"], [file[f"{what}_{n}"] for what in ("line", "branch") for n in ("total", "covered")]
+        yield (
+            file["filename"],
+            [file[f"{what}_{n}"] for what in ("line", "branch") for n in ("total", "covered")],
+        )
 
 
 def of_python(path):
@@ -46,7 +50,9 @@ def share(total, covered):
 def below(files):
     """The files that are below the threshold, and their shares of lines; the least first."""
     shares = {name: share(*counts[:2]) for name, counts in files.items()}
-    return sorted(((name, lines) for name, lines in shares.items() if lines < LEAST), key=lambda each: each[1])
+    return sorted(
+        ((name, lines) for name, lines in shares.items() if lines < LEAST), key=lambda each: each[1]
+    )
 
 
 def page_of(text, sums, low):
@@ -67,13 +73,19 @@ def main():
     options = parser.parse_args()
     page = PAGE.read_text()
     reasons = dict(ROW.findall(page))
-    files = {"C": dict(of_c(options.folder / "c.json")), "Python": dict(of_python(options.folder / "python.json"))}
+    files = {
+        "C": dict(of_c(options.folder / "c.json")),
+        "Python": dict(of_python(options.folder / "python.json")),
+    }
     sums, low = {}, []
     for name, each in files.items():
         total = [sum(counts) for counts in zip(*each.values())]
         sums[name] = lines, branches = share(*total[:2]), share(*total[2:])
         low += [(file, least, reasons.get(file, NO_REASON)) for file, least in below(each)]
-        print(f"coverage of {name}: {lines:.1f} % of {total[0]} lines, {branches:.1f} % of {total[2]} branches")
+        print(
+            f"coverage of {name}: {lines:.1f} % of {total[0]} lines, {branches:.1f} % of "
+            f"{total[2]} branches"
+        )
     print(f"\nFiles below {LEAST} % of their lines:")
     for name, lines, reason in low:
         print(f"{lines:5.1f} %  {name}: {reason}")

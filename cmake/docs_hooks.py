@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of MkDocs (mkdocs.yml): the pages that docs/ does not hold, and links that work on the forge and on the site.
+"""
+Hooks of MkDocs (mkdocs.yml): the pages that docs/ does not hold, and links that work on the forge
+and on the site.
 
 Made here: the root's own pages, and the reference of C (reference.py) and of Python (mkdocstrings).
 """
@@ -16,9 +18,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROOT_PAGES = {f"{name}.md": f"project/{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
+ROOT_PAGES = {
+    f"{name}.md": f"project/{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")
+}
 ROOT_PAGES |= {"RELEASING.md": "project/releasing.md", "README.md": "project/readme.md"}
-MODULES = ["ringcast"] + [f"ringcast.{name}" for name in "torch vllm sglang profile trace exceptions".split()]
+MODULES = ["ringcast"] + [
+    f"ringcast.{name}" for name in "torch vllm sglang profile trace exceptions".split()
+]
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|/)([^)\s#]+)(#[^)\s]*)?(?=[)\s])")
 CODE = re.compile(r"(^(?:```+|~~~+).*?^(?:```+|~~~+)$|(?<!`)`[^`\n]+`(?!`))", re.M | re.S)
 log = logging.getLogger("mkdocs.hooks.docs")
@@ -65,7 +71,9 @@ def on_page_markdown(markdown, page, config, files):
     if uri.startswith("man/"):
         markdown = f"# {page.file.name}\n\n" + re.sub(r"^# ", "## ", markdown, flags=re.M)
     parts = CODE.split(markdown)
-    parts[::2] = [LINK.sub(lambda found: link(uri, found, config.repo_url), part) for part in parts[::2]]
+    parts[::2] = [
+        LINK.sub(lambda found: link(uri, found, config.repo_url), part) for part in parts[::2]
+    ]
     parts[::2] = [re.sub(r"\](?= ?\[)", r"\]", part) for part in parts[::2]]  # "[a] [b]" is no link
     return "".join(parts)
 
@@ -80,5 +88,7 @@ def link(uri, found, repo_url):
     there = target.removeprefix("docs/") if target.startswith("docs/") else ROOT_PAGES.get(target)
     there = f"reference/c/{header[1]}.md" if header else there
     if there:
-        return posixpath.relpath(there, posixpath.dirname(uri) or ".") + ("" if header else found[2] or "")
+        return posixpath.relpath(there, posixpath.dirname(uri) or ".") + (
+            "" if header else found[2] or ""
+        )
     return f"{repo_url.rstrip('/')}/blob/main/{target}" if repo_url else "#"

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the C API, from the comments in include/ringcast/*.h: man pages, and the pages of the site.
+"""
+The reference of the C API, from the comments in include/ringcast/*.h: man pages, and the pages of
+the site.
 
-reference.py man FOLDER LOWDOWN   man pages of section 3: one for each comment that describes functions; the comment's
-                                  other functions, and the structs that they take, have a page that sources it
+reference.py man FOLDER LOWDOWN   man pages of section 3: one for each comment that describes
+                                  functions; the comment's other functions, and the structs that
+                                  they take, have a page that sources it
 
-The headers are regular: a comment at column 0 describes the declarations that follow without an empty line, and
-"---- Title ----" begins a section. docs_hooks.py calls page().
+The headers are regular: a comment at column 0 describes the declarations that follow without an
+empty line, and "---- Title ----" begins a section. docs_hooks.py calls page().
 """
 
 import pathlib
@@ -16,8 +19,12 @@ import textwrap
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[1] / "include" / "ringcast"
 PUBLIC = "RINGCAST_API "
-NAME = re.compile(r"\b(ringcast_\w+)\(|^(?:struct|enum) (\w+) \{|^#define (\w+)|^typedef [^(]*?\*?(\w+);", re.M)
-CODE = re.compile(r"`[^`]+`|\b(?:ringcast|RINGCAST)_\w+(?:\(\))?|\bringcast/\w+\.h\b|-E[A-Z0-9]{2,}\b|\boptions\.\w+")
+NAME = re.compile(
+    r"\b(ringcast_\w+)\(|^(?:struct|enum) (\w+) \{|^#define (\w+)|^typedef [^(]*?\*?(\w+);", re.M
+)
+CODE = re.compile(
+    r"`[^`]+`|\b(?:ringcast|RINGCAST)_\w+(?:\(\))?|\bringcast/\w+\.h\b|-E[A-Z0-9]{2,}\b|\boptions\.\w+"
+)
 
 
 class Group:
@@ -50,7 +57,12 @@ def declared(code):
 def read(name):
     """The text atop a header, and its groups."""
     text = (INCLUDE / f"{name}.h").read_text(encoding="utf-8")
-    body = re.sub(r"^#(?!define RINGCAST_(?!API|\w+_H$)).*\n|^extern \"C\".*\n|^}\n(?=#endif)", "", text, flags=re.M)
+    body = re.sub(
+        r"^#(?!define RINGCAST_(?!API|\w+_H$)).*\n|^extern \"C\".*\n|^}\n(?=#endif)",
+        "",
+        text,
+        flags=re.M,
+    )
     top, section, groups = None, "", []
     for block in re.split(r"\n\s*\n(?!  )", body.split("\n", 1)[1]):
         block = block.strip("\n")
@@ -65,7 +77,9 @@ def read(name):
                 continue
             group = Group(name, section, plain(comment[0]) if comment else "")
             code, rest = re.match(r"(.*?)(?=^/\*|\Z)(.*)", block, re.S | re.M).groups()
-            parts = re.split(r"(?<=[;}])\n(?=[^\s}])|\n(?=RINGCAST_API|static inline)", code.strip())
+            parts = re.split(
+                r"(?<=[;}])\n(?=[^\s}])|\n(?=RINGCAST_API|static inline)", code.strip()
+            )
             group.code = [declared(part) for part in parts if part]
             groups.append(group)
             block = rest
@@ -74,18 +88,23 @@ def read(name):
 
 def headers():
     """{header: (text, groups)}, ringcast.h first."""
-    names = sorted((path.stem for path in INCLUDE.glob("*.h")), key=lambda name: (name != "ringcast", name))
+    names = sorted(
+        (path.stem for path in INCLUDE.glob("*.h")), key=lambda name: (name != "ringcast", name)
+    )
     return {name: read(name) for name in names}
 
 
-# ---- Markdown --------------------------------------------------------------------------------------------------------
+# ---- Markdown ------------------------------------------------------------------------------------
 
 
 def words(text):
     """A text of a comment, its names as code."""
     out, end = [], 0
     for match in CODE.finditer(text):
-        out += [re.sub(r"([\\*_<>\[\]#|])", r"\\\1", text[end : match.start()]), f"`{match[0].strip('`')}`"]
+        out += [
+            re.sub(r"([\\*_<>\[\]#|])", r"\\\1", text[end : match.start()]),
+            f"`{match[0].strip('`')}`",
+        ]
         end = match.end()
     return "".join(out) + re.sub(r"([\\*_<>\[\]#|])", r"\\\1", text[end:])
 
@@ -112,7 +131,9 @@ def block(lines):
 
 
 def markdown(comment):
-    return "\n\n".join(block(part.split("\n")) for part in re.split(r"\n\s*\n", comment) if part.strip())
+    return "\n\n".join(
+        block(part.split("\n")) for part in re.split(r"\n\s*\n", comment) if part.strip()
+    )
 
 
 def page(name, top, groups):
@@ -123,7 +144,9 @@ def page(name, top, groups):
             section = group.section
             out.append(f"## {section}")
         if group.names:
-            shown = ", ".join(f"`{each}`" for each in group.names[:4]) + ", ..." * (len(group.names) > 4)
+            shown = ", ".join(f"`{each}`" for each in group.names[:4]) + ", ..." * (
+                len(group.names) > 4
+            )
             out.append(f"### {shown} {{#{group.names[0]}}}")
             out.append("".join(f'<a id="{other}"></a>' for other in group.names[1:]))
             out.append("```c\n" + "\n".join(group.code).replace(PUBLIC, "") + "\n```")
@@ -131,26 +154,34 @@ def page(name, top, groups):
     return "\n\n".join(filter(None, out)) + "\n"
 
 
-# ---- Man pages -------------------------------------------------------------------------------------------------------
+# ---- Man pages -----------------------------------------------------------------------------------
 
 
 def manual(group, types, near):
     """The man page of a group, as Markdown for lowdown."""
     first = re.split(r"[.:;](?:\s|$)", re.sub(r"\s+", " ", group.comment))[0].replace("`", "")
     code = "\n".join(code for code in group.code if code.startswith(PUBLIC)).replace(PUBLIC, "")
-    out = [f"# NAME\n\n{', '.join(group.functions)} - {first[:1].lower()}{first[1:]}".replace("_", r"\_")]
+    out = [
+        f"# NAME\n\n{', '.join(group.functions)} - {first[:1].lower()}{first[1:]}".replace(
+            "_", r"\_"
+        )
+    ]
     out.append(f"# SYNOPSIS\n\n```\n#include <ringcast/{group.header}.h>\n\n{code}\n```")
     out.append(f"# DESCRIPTION\n\n{markdown(group.comment)}")
     if types:
         out.append("# TYPES\n\n```\n" + "\n\n".join(types.values()) + "\n```")
     also = "".join(f"**{name}**(3), ".replace("_", r"\_") for name in near)
-    out.append(f"# SEE ALSO\n\n{also}**ringcast**(7), which lists the errors that all functions share")
+    out.append(
+        f"# SEE ALSO\n\n{also}**ringcast**(7), which lists the errors that all functions share"
+    )
     return "\n\n".join(out) + "\n"
 
 
 def write_man(folder, lowdown):
     folder.mkdir(parents=True, exist_ok=True)
-    version = re.search(r'RINGCAST_VERSION +"(.*)"', (INCLUDE / "version.h").read_text(encoding="utf-8"))[1]
+    version = re.search(
+        r'RINGCAST_VERSION +"(.*)"', (INCLUDE / "version.h").read_text(encoding="utf-8")
+    )[1]
     groups = [group for _, found in headers().values() for group in found]
     structs = {}
     for group in groups:
@@ -161,10 +192,31 @@ def write_man(folder, lowdown):
     for group in described:
         used = dict.fromkeys(re.findall(r"(?:struct|enum) (\w+)", "\n".join(group.code)))
         types = {name: structs[name] for name in used if name in structs}
-        near = [name for other in described for name in other.functions if other.section == group.section]
+        near = [
+            name
+            for other in described
+            for name in other.functions
+            if other.section == group.section
+        ]
         first, *others = group.functions
-        command = [lowdown, "-s", "-t", "man", "--parse-no-intraemph", "--out-no-smarty", "-m", f"title={first}"]
-        command += ["-m", "section=3", "-m", f"source=ringcast {version}", "-o", str(folder / f"{first}.3")]
+        command = [
+            lowdown,
+            "-s",
+            "-t",
+            "man",
+            "--parse-no-intraemph",
+            "--out-no-smarty",
+            "-m",
+            f"title={first}",
+        ]
+        command += [
+            "-m",
+            "section=3",
+            "-m",
+            f"source=ringcast {version}",
+            "-o",
+            str(folder / f"{first}.3"),
+        ]
         text = manual(group, types, [name for name in near if name not in group.functions][:8])
         subprocess.run(command, input=text, text=True, check=True)
         for other in [*others, *types]:

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A writer of a tensor on a CUDA device, and a reader in another process, by the steps atop ringcast/gpu.h. Prints what
- * arrived, and which way; without a usable GPU, prints the reason.
+ * A writer of a tensor on a CUDA device, and a reader in another process, by the steps atop
+ * ringcast/gpu.h. Prints what arrived, and which way; without a usable GPU, prints the reason.
  *
- *   cc gpu.c -o gpu $(pkg-config --cflags --libs ringcast) -ldl && ./gpu       (hello.c says how pkg-config finds it)
+ *   cc gpu.c -o gpu $(pkg-config --cflags --libs ringcast) -ldl && ./gpu       (hello.c says how
+ * pkg-config finds it)
  *
- * The writer has its memory of CUDA's driver, found as ringcast finds it, so that no toolkit is needed here. A program
- * that has one passes its own device pointers and streams. Nothing of CUDA is called before the fork.
+ * The writer has its memory of CUDA's driver, found as ringcast finds it, so that no toolkit is
+ * needed here. A program that has one passes its own device pointers and streams. Nothing of CUDA
+ * is called before the fork.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,9 +38,10 @@ static void check_frame(int result) {
   exit(1);
 }
 
-/* ---- The reader ------------------------------------------------------------------------------------------------- */
+/* ---- The reader ------------------------------------------------------------------------------ */
 
-/* On a stream of your own, kernels could use `memory` at once: only the copy to the host waits for the device. */
+/* On a stream of your own, kernels could use `memory` at once: only the copy to the host waits for
+ * the device. */
 static void read_one(ringcast_gpu_reader *gpu) {
   struct ringcast_frame frame;
   struct ringcast_gpu_take take;
@@ -48,15 +51,18 @@ static void read_one(ringcast_gpu_reader *gpu) {
   ringcast_device_ptr where;
   float values[COUNT];
   check(ringcast_gpu_next(gpu, minute, &frame));
-  check(ringcast_gpu_begin(gpu, &frame, NULL, &take)); /* the stream (NULL: the default one) waits for the writer's */
+  check(ringcast_gpu_begin(gpu, &frame, NULL,
+                           &take)); /* the stream (NULL: the default one) waits for the writer's */
   check_frame(ringcast_frame_open(&tensors, frame.data, frame.bytes));
   check_frame(ringcast_frame_find(&tensors, "x", 1, &item));
   check_frame(item.ndim == 1 && item.bytes == sizeof values ? 0 : -EPROTO);
   check(ringcast_gpu_memory_alloc(gpu, item.bytes, NULL, &where, &memory));
   check(ringcast_gpu_copy_out(gpu, &take, &item, where));
   check(ringcast_gpu_end(gpu, &take)); /* the stream tells the writer's when it has copied */
-  struct ringcast_tensor copy = {
-      .data = (const void *)(uintptr_t)where, .dtype = item.dtype, .ndim = item.ndim, .shape = item.shape};
+  struct ringcast_tensor copy = {.data = (const void *)(uintptr_t)where,
+                                 .dtype = item.dtype,
+                                 .ndim = item.ndim,
+                                 .shape = item.shape};
   check(ringcast_gpu_copy_back(0, &copy, values, NULL));
   check(ringcast_gpu_check(gpu)); /* the writer lives: the bytes are the bytes sent */
   printf("received %g %g %g %g by the %s\n", values[0], values[1], values[2], values[3],
@@ -75,13 +81,14 @@ static void read_all(const char *handle, int told) {
   ringcast_reader_close(reader);
 }
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 /* A function of CUDA's driver; 0: success. */
 #define CUDA(name, arguments, ...) cuda_did(((int(*) arguments)cuda(#name))(__VA_ARGS__), #name)
 
 static void *cuda(const char *name) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW), *function = library ? dlsym(library, name) : NULL;
+  void *library = dlopen("libcuda.so.1", RTLD_NOW),
+       *function = library ? dlsym(library, name) : NULL;
   if (!function) fprintf(stderr, "gpu: the driver has no %s\n", name), exit(1);
   return function;
 }
@@ -106,7 +113,8 @@ static void write_all(ringcast_writer *writer, int told) {
   struct ringcast_gpu_driver driver = {.size = sizeof driver};
   ringcast_gpu_writer *gpu;
   char byte;
-  if (read(told, &byte, 1) != 1) return; /* what is sent before the reader has attached is not for it */
+  if (read(told, &byte, 1) != 1)
+    return; /* what is sent before the reader has attached is not for it */
   check(ringcast_gpu_status(&driver));
   if (!driver.ready) {
     printf("no GPU is used: %s\n", driver.why);
@@ -117,12 +125,13 @@ static void write_all(ringcast_writer *writer, int told) {
       .key = "x",
       .key_bytes = 1,
       .on_device = 1,
-      .tensor = {.data = (const void *)(uintptr_t)memory, .dtype = {2, 32, 1}, .ndim = 1, .shape = shape}};
+      .tensor = {
+          .data = (const void *)(uintptr_t)memory, .dtype = {2, 32, 1}, .ndim = 1, .shape = shape}};
   check(ringcast_gpu_writer_open(writer, NULL, &gpu));
   for (int i = 0; i < FRAMES; i++) {
     const float values[COUNT] = {(float)i, (float)i + 1, (float)i + 2, (float)i + 3};
-    CUDA(cuMemcpyHtoDAsync_v2, (ringcast_device_ptr, const void *, size_t, void *), memory, values, sizeof values,
-         NULL);
+    CUDA(cuMemcpyHtoDAsync_v2, (ringcast_device_ptr, const void *, size_t, void *), memory, values,
+         sizeof values, NULL);
     check(ringcast_gpu_send(gpu, &item, 1, 0, 0, NULL, minute));
     if (read(told, &byte, 1) != 1) break; /* only here: the next frame finds the pool open */
   }
@@ -131,7 +140,8 @@ static void write_all(ringcast_writer *writer, int told) {
 
 int main(void) {
   ringcast_writer *writer;
-  int status = 1, told[2]; /* a byte when the reader has attached, and one for each frame that it has read */
+  int status = 1,
+      told[2]; /* a byte when the reader has attached, and one for each frame that it has read */
   check(ringcast_writer_create(&writer));
   if (pipe(told) != 0) return 1;
   pid_t child = fork();

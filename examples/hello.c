@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A writer, and a reader in another process, which attaches by the writer's handle. Prints what arrived.
+ * A writer, and a reader in another process, which attaches by the writer's handle. Prints what
+ * arrived.
  *
  *   cc hello.c -o hello $(pkg-config --cflags --libs ringcast) && ./hello
  *
- * pkg-config finds an installed ringcast (sudo make install); docs/c.md has other prefixes, and CMake.
+ * pkg-config finds an installed ringcast (sudo make install); docs/c.md has other prefixes, and
+ * CMake.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +57,7 @@ int main(void) {
     write_all(writer);
     waitpid(child, &status, 0);
   }
-  ringcast_writer_close(writer); /* in the child: frees the child's memory and leaves the ring alone */
+  ringcast_writer_close(
+      writer); /* in the child: frees the child's memory and leaves the ring alone */
   return status != 0;
 }

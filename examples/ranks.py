@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tp_workers.py and tp_model.py: starts a group's ranks as processes, and collects their results."""
+"""
+For tp_workers.py and tp_model.py: starts a group's ranks as processes, and collects their results.
+"""
 
 import multiprocessing
 import multiprocessing.connection
@@ -17,14 +19,18 @@ from typing import Any, Callable, Iterable, List, NoReturn, Sequence, Tuple
 LAST_WORDS = 2.0  # seconds for the other ranks to answer or to die when a rank has failed
 
 
-def run_ranks(body: Callable[..., Any], arguments: Sequence[Sequence[Any]], deadline: float) -> List[Any]:
-    """Calls body(rank, *arguments[rank], store) in a process for each rank; `store` is a file for init_process_group.
-    Returns what each call has returned. SystemExit: a rank failed or died, `deadline` seconds are over, or Ctrl-C. No
-    process is left."""
+def run_ranks(
+    body: Callable[..., Any], arguments: Sequence[Sequence[Any]], deadline: float
+) -> List[Any]:
+    """Calls body(rank, *arguments[rank], store) in a process for each rank; `store` is a file for
+    init_process_group. Returns what each call has returned. SystemExit: a rank failed or died,
+    `deadline` seconds are over, or Ctrl-C. No process is left."""
     context = multiprocessing.get_context("spawn")
     processes, answers = [], []
     with tempfile.TemporaryDirectory() as folder:
-        at_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the ranks inherit it: they are ended below
+        at_interrupt = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # as the ranks inherit it: they are ended below
         try:
             for rank, given in enumerate(arguments):
                 ours, theirs = context.Pipe(duplex=False)
@@ -37,17 +43,24 @@ def run_ranks(body: Callable[..., Any], arguments: Sequence[Sequence[Any]], dead
             until = time.monotonic() + deadline
             results = _collect(answers, processes, until)
             for process in processes:
-                process.join(max(0, until - time.monotonic()))  # a profile or a trace is written at exit
+                process.join(
+                    max(0, until - time.monotonic())
+                )  # a profile or a trace is written at exit
             return results
         except KeyboardInterrupt:
-            raise SystemExit(": ".join(filter(None, ["interrupted", who_is_stopped(enumerate(processes))]))) from None
+            raise SystemExit(
+                ": ".join(filter(None, ["interrupted", who_is_stopped(enumerate(processes))]))
+            ) from None
         finally:
             signal.signal(signal.SIGINT, at_interrupt)
             end_all(processes)
 
 
 def end_all(processes: Iterable[Any]) -> None:
-    """Kills the processes. All are stopped first: a rank that sees another die prints tracebacks, or aborts."""
+    """
+    Kills the processes. All are stopped first: a rank that sees another die prints tracebacks, or
+    aborts.
+    """
     living = [process for process in processes if process.is_alive()]
     for end in signal.SIGSTOP, signal.SIGKILL:
         for process in living:
@@ -57,8 +70,8 @@ def end_all(processes: Iterable[Any]) -> None:
 
 
 def who_is_stopped(processes: Iterable[Tuple[int, Any]]) -> str:
-    """Of ranks that have not answered, with their processes: which are stopped or dead, and so keep the others waiting.
-    "" if none is."""
+    """Of ranks that have not answered, with their processes: which are stopped or dead, and so keep
+    the others waiting. "" if none is."""
     states = {rank: _state_of(process.pid) for rank, process in processes}
     culprits = [f"rank {rank} is {state}" for rank, state in states.items() if state]
     others = [str(rank) for rank, state in states.items() if not state]
@@ -90,8 +103,8 @@ def _main(body: Callable[..., Any], rank: int, given: Sequence[Any], answer: Any
 
 
 def _collect(answers: List[Any], processes: List[Any], deadline: float) -> List[Any]:
-    """A rank that fails makes the others fail: the first failure is told. So does a rank that dies, maybe before its
-    death is seen here: then both are told, deaths first."""
+    """A rank that fails makes the others fail: the first failure is told. So does a rank that dies,
+    maybe before its death is seen here: then both are told, deaths first."""
     results: List[Any] = [None] * len(answers)
     missing = {answer: rank for rank, answer in enumerate(answers)}
     failed: List[Tuple[float, str]] = []  # when, by the clock of all processes, and the text
@@ -100,7 +113,9 @@ def _collect(answers: List[Any], processes: List[Any], deadline: float) -> List[
         ready = multiprocessing.connection.wait(list(missing), max(0, deadline - time.monotonic()))
         if not ready and not failed:
             stopped = who_is_stopped((rank, processes[rank]) for rank in missing.values())
-            raise SystemExit(stopped or f"no answer in time from rank {', '.join(map(str, missing.values()))}")
+            raise SystemExit(
+                stopped or f"no answer in time from rank {', '.join(map(str, missing.values()))}"
+            )
         if not ready:
             break
         for answer in ready:
@@ -124,7 +139,11 @@ def _collect(answers: List[Any], processes: List[Any], deadline: float) -> List[
 def _end_of(process: Any) -> str:
     process.join(LAST_WORDS)
     status = process.exitcode
-    return signal.Signals(-status).name if status is not None and status < 0 else f"exit status {status}"
+    return (
+        signal.Signals(-status).name
+        if status is not None and status < 0
+        else f"exit status {status}"
+    )
 
 
 def exit_without(error: ModuleNotFoundError) -> NoReturn:
@@ -132,7 +151,10 @@ def exit_without(error: ModuleNotFoundError) -> NoReturn:
     missing = (error.name or str(error)).split(".")[0]
     source = "the top folder of ringcast's sources" if missing == "ringcast" else missing
     program = os.path.basename(sys.argv[0])
-    sys.exit(f"{program} needs {missing}, which is not installed here: {sys.executable} -m pip install {source}")
+    sys.exit(
+        f"{program} needs {missing}, which is not installed here: {sys.executable} -m pip install "
+        f"{source}"
+    )
 
 
 def cpu_model() -> str:

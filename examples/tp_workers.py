@@ -2,20 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver and its tensor-parallel workers: each step's inputs go from rank 0 to all the others.
 
-The same steps go two ways, in turn: through ringcast, and through torch.distributed with gloo, in the way of vLLM's
-broadcast_tensor_dict for CPU tensors (August 2026). Every worker makes each step's inputs from the seed, too, and
-compares every byte. The exit status is 0 only if all bytes are equal.
+The same steps go two ways, in turn: through ringcast, and through torch.distributed with gloo, in
+the way of vLLM's broadcast_tensor_dict for CPU tensors (August 2026). Every worker makes each
+step's inputs from the seed, too, and compares every byte. The exit status is 0 only if all bytes
+are equal.
 
-  latency     lock-step: the driver sends a step when all workers have acknowledged the last step through a pipe. The
-              time runs from just before the driver's call to just after the call of the latest worker.
-  throughput  free-running: all steps of a block back to back, until the last worker has the last one.
+  latency     lock-step: the driver sends a step when all workers have acknowledged the last step
+              through a pipe. The time runs from just before the driver's call to just after the
+              call of the latest worker.
+  throughput  free-running: all steps of a block back to back, until the last worker has the last
+  one.
 
---kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in lock-step; in the middle of
-the run that worker is killed, and the driver prints the rank, the frame, and the time until the driver knew. With
---on-death fail the run ends there, with exit status 1; with evict the other workers go on, and compare every byte.
+--kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in
+lock-step; in the middle of the run that worker is killed, and the driver prints the rank, the
+frame, and the time until the driver knew. With
+--on-death fail the run ends there, with exit status 1; with evict the other workers go on, and
+compare every byte.
 
---steps 0 goes on in lock-step, by ringcast alone, until Ctrl-C or the deadline: something for `ringcast top` to show.
-Whatever ends a run early, the error names the ranks that are stopped or dead.
+--steps 0 goes on in lock-step, by ringcast alone, until Ctrl-C or the deadline: something for
+`ringcast top` to show. Whatever ends a run early, the error names the ranks that are stopped or
+dead.
 """
 
 import argparse
@@ -44,11 +50,12 @@ FEATURES_EVERY = 16
 BLOCKS = 6
 
 
-# ---- What an engine sends in each step -------------------------------------------------------------------------------
+# ---- What an engine sends in each step -----------------------------------------------------------
 
 
 def make_inputs(seed: int, step: int) -> Inputs:
-    """The inputs of a step, the same in every process. Now and then a request brings 2 MB of image features."""
+    """The inputs of a step, the same in every process. Now and then a request brings 2 MB of image
+    features."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)
 
     def integers(high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -76,7 +83,9 @@ def make_inputs(seed: int, step: int) -> Inputs:
 
 
 def difference(got: Any, wanted: Any, where: str) -> Optional[str]:
-    """Says where `got` is not exactly `wanted`: type, order, dtype, shape, every byte. None: nowhere."""
+    """
+    Says where `got` is not exactly `wanted`: type, order, dtype, shape, every byte. None: nowhere.
+    """
     if type(got) is not type(wanted):
         return f"{where}: {type(got).__name__} instead of {type(wanted).__name__}"
     if isinstance(wanted, dict):
@@ -86,12 +95,17 @@ def difference(got: Any, wanted: Any, where: str) -> Optional[str]:
     if not isinstance(wanted, torch.Tensor):
         return None if got == wanted else f"{where}: {got!r} instead of {wanted!r}"
     if (got.dtype, got.shape) != (wanted.dtype, wanted.shape):
-        return f"{where}: {got.dtype} {tuple(got.shape)} instead of {wanted.dtype} {tuple(wanted.shape)}"
-    same = torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, wanted)))
+        return (
+            f"{where}: {got.dtype} {tuple(got.shape)} instead of {wanted.dtype} "
+            f"{tuple(wanted.shape)}"
+        )
+    same = torch.equal(
+        *(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, wanted))
+    )
     return None if same else f"{where}: other bytes"
 
 
-# ---- The two ways ----------------------------------------------------------------------------------------------------
+# ---- The two ways --------------------------------------------------------------------------------
 
 
 def by_ringcast(inputs: Optional[Inputs]) -> Inputs:
@@ -104,11 +118,14 @@ class TensorMetadata(NamedTuple):
 
 
 def by_gloo(inputs: Optional[Inputs]) -> Inputs:
-    """First a pickled list of the keys, dtypes and shapes; then a broadcast for each tensor, all in flight at once."""
+    """First a pickled list of the keys, dtypes and shapes; then a broadcast for each tensor, all in
+    flight at once."""
     metadata: List[Any] = [inputs and [(key, describe(value)) for key, value in inputs.items()]]
     dist.broadcast_object_list(metadata, src=0)
     inputs = inputs or {key: make_room(value) for key, value in metadata[0]}
-    tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor) and value.numel()]
+    tensors = [
+        value for value in inputs.values() if isinstance(value, torch.Tensor) and value.numel()
+    ]
     for work in [dist.broadcast(tensor, src=0, async_op=True) for tensor in tensors]:
         work.wait()
     return inputs
@@ -119,13 +136,15 @@ def describe(value: Any) -> Any:
 
 
 def make_room(value: Any) -> Any:
-    return torch.empty(value.size, dtype=value.dtype) if isinstance(value, TensorMetadata) else value
+    return (
+        torch.empty(value.size, dtype=value.dtype) if isinstance(value, TensorMetadata) else value
+    )
 
 
 WAYS: Dict[str, Callable[[Optional[Inputs]], Inputs]] = {"ringcast": by_ringcast, "gloo": by_gloo}
 
 
-# ---- The run: blocks of steps, which driver and workers go through together ------------------------------------------
+# ---- The run: blocks of steps, which driver and workers go through together ----------------------
 
 
 class Block(NamedTuple):
@@ -135,8 +154,10 @@ class Block(NamedTuple):
 
 
 def plan(steps: int) -> Iterator[Block]:
-    """Both ways get the same steps in alternating blocks, so a slow moment of the machine slows both ways. 0 steps: one
-    way, in lock-step, without end."""
+    """
+    Both ways get the same steps in alternating blocks, so a slow moment of the machine slows both
+    ways. 0 steps: one way, in lock-step, without end.
+    """
     while not steps:
         yield Block("endless", "ringcast", range(FEATURES_EVERY))
     ways = list(WAYS)
@@ -151,7 +172,11 @@ def plan(steps: int) -> Iterator[Block]:
 
 def drive(block: Block, seed: int, workers: List[Any]) -> List[int]:
     """The latency of each step, or the time of the whole block; nanoseconds."""
-    broadcast, steps, latencies = WAYS[block.way], [make_inputs(seed, step) for step in block.steps], []
+    broadcast, steps, latencies = (
+        WAYS[block.way],
+        [make_inputs(seed, step) for step in block.steps],
+        [],
+    )
     wait_for_all(workers)
     began = time.perf_counter_ns()
     for inputs in steps:
@@ -163,7 +188,9 @@ def drive(block: Block, seed: int, workers: List[Any]) -> List[int]:
 
 
 def wait_for_all(workers: List[Any]) -> int:
-    """The latest of the times that the workers send when a step is done. All processes read one clock."""
+    """
+    The latest of the times that the workers send when a step is done. All processes read one clock.
+    """
     return max(worker.recv() for worker in workers)
 
 
@@ -189,7 +216,9 @@ def verify(got: Inputs, seed: int, step: int, way: str) -> None:
 
 def run_rank(rank: int, options: Any, peers: List[Any], store: str) -> Dict[str, Any]:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.world)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=options.world
+    )
     times: Dict[Any, List[int]] = {}
     for block in plan(options.steps):
         if rank == 0:
@@ -212,7 +241,7 @@ def run(options: Any) -> Dict[str, Any]:
     return found[0]  # type: ignore[no-any-return]
 
 
-# ---- A run in which a worker dies ------------------------------------------------------------------------------------
+# ---- A run in which a worker dies ----------------------------------------------------------------
 
 
 def follow(rank: int, options: Any, handle: str, driver: Any) -> None:
@@ -220,13 +249,23 @@ def follow(rank: int, options: Any, handle: str, driver: Any) -> None:
     torch.set_num_threads(1)
     with ringcast.Reader(handle, name=f"rank {rank}") as reader:
         for step in range(options.steps):
-            driver.send(difference(reader.recv(), make_inputs(options.seed, step), f"rank {rank}: step {step}"))
+            driver.send(
+                difference(
+                    reader.recv(), make_inputs(options.seed, step), f"rank {rank}: step {step}"
+                )
+            )
 
 
 class Driver:
     """Sends the steps, and waits until every worker has acknowledged each step."""
 
-    def __init__(self, options: Any, writer: ringcast.Writer, pipes: Dict[Any, int], processes: Dict[int, Any]) -> None:
+    def __init__(
+        self,
+        options: Any,
+        writer: ringcast.Writer,
+        pipes: Dict[Any, int],
+        processes: Dict[int, Any],
+    ) -> None:
         self.options, self.writer, self.pipes, self.processes = options, writer, pipes, processes
         self.deadline = time.monotonic() + options.deadline
         self.killed_ns = 0
@@ -235,7 +274,9 @@ class Driver:
     def run(self, victim: Any) -> None:
         self.writer.wait_readers(len(self.pipes), self.options.deadline)
         for step in range(self.options.steps):
-            self.writer.send(make_inputs(self.options.seed, step), max(0, self.deadline - time.monotonic()))
+            self.writer.send(
+                make_inputs(self.options.seed, step), max(0, self.deadline - time.monotonic())
+            )
             if step == self.options.steps // 2:
                 self.killed_ns = time.perf_counter_ns()
                 victim.kill()
@@ -250,7 +291,9 @@ class Driver:
             if not ready:
                 ranks = sorted(self.pipes[pipe] for pipe in missing)
                 stopped = who_is_stopped((rank, self.processes[rank]) for rank in ranks)
-                raise SystemExit(stopped or f"no answer in time from rank {', '.join(map(str, ranks))}")
+                raise SystemExit(
+                    stopped or f"no answer in time from rank {', '.join(map(str, ranks))}"
+                )
             while self.writer in ready and (lost := self.writer.check()):
                 self.mourn(lost)
                 missing &= set(self.pipes)
@@ -260,8 +303,12 @@ class Driver:
                     missing.remove(pipe)
                 except EOFError:
                     silent.add(pipe)
-                    if f"rank {self.pipes[pipe]}" not in [status.name for status in self.writer.peers()]:
-                        raise SystemExit(f"rank {self.pipes[pipe]} has left: its output tells why") from None
+                    if f"rank {self.pipes[pipe]}" not in [
+                        status.name for status in self.writer.peers()
+                    ]:
+                        raise SystemExit(
+                            f"rank {self.pipes[pipe]} has left: its output tells why"
+                        ) from None
 
     def hear(self, found: Optional[str]) -> None:
         if found:
@@ -277,7 +324,10 @@ class Driver:
             "position": lost.position,
             "noticed_ms": noticed_ms,
         }
-        text = f"rank {rank} (pid {lost.pid}) died at frame {lost.stats.frames} (position {lost.position}); "
+        text = (
+            f"rank {rank} (pid {lost.pid}) died at frame {lost.stats.frames} (position "
+            f"{lost.position}); "
+        )
         text += f"noticed {noticed_ms:.1f} ms after the kill"
         if self.options.on_death == "fail":
             raise SystemExit(text)
@@ -286,7 +336,8 @@ class Driver:
 
 
 def run_with_a_death(options: Any) -> Dict[str, Any]:
-    """What came of it. SystemExit: as run(), or the death, if it is to end the run. No process is left."""
+    """What came of it. SystemExit: as run(), or the death, if it is to end the run. No process is
+    left."""
     context = multiprocessing.get_context("spawn")
     processes: Dict[int, Any] = {}
     pipes: Dict[Any, int] = {}
@@ -301,7 +352,11 @@ def run_with_a_death(options: Any) -> Dict[str, Any]:
                 pipes[ours] = rank
             driver = Driver(options, writer, pipes, processes)
             driver.run(processes[options.kill])
-            return {"died": driver.death, "verified_steps": options.steps, "verified_workers": len(driver.pipes)}
+            return {
+                "died": driver.death,
+                "verified_steps": options.steps,
+                "verified_workers": len(driver.pipes),
+            }
         finally:
             end_all(processes.values())
 
@@ -312,7 +367,7 @@ def print_death(summary: Dict[str, Any]) -> None:
     print(f"verified: {steps} steps × {workers} workers, all bytes equal; without {gone}")
 
 
-# ---- What came of it -------------------------------------------------------------------------------------------------
+# ---- What came of it -----------------------------------------------------------------------------
 
 
 def summarise(options: Any, result: Dict[str, Any]) -> Dict[str, Any]:
@@ -344,30 +399,60 @@ def print_table(summary: Dict[str, Any]) -> None:
     for way, figures in summary["ways"].items():
         print(f"{way:10}" + "".join(f"{figure:>12,.0f}" for figure in figures.values()))
     print(
-        f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of these; steps/s:"
+        f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of "
+        f"these; steps/s:"
         " without acknowledgements"
     )
     for name in "memory", "waiting", "machine":
         print(f"{name:10}{summary[name]}")
-    print(f"verified: {summary['verified_steps']} steps × {summary['verified_workers']} workers, all bytes equal")
+    print(
+        f"verified: {summary['verified_steps']} steps × {summary['verified_workers']} workers, "
+        f"all bytes equal"
+    )
 
 
 def main() -> None:
     formatter = argparse.ArgumentDefaultsHelpFormatter
     epilog = "The two ways, ringcast and gloo, take turns: the ring is idle while gloo has a turn."
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=epilog, formatter_class=formatter)
-    parser.add_argument("--world", type=int, default=4, help="processes: one driver, the rest workers")
-    parser.add_argument("--steps", type=int, default=300, help="each for latency and throughput, each way; 0: endless")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog=epilog, formatter_class=formatter
+    )
+    parser.add_argument(
+        "--world", type=int, default=4, help="processes: one driver, the rest workers"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=300,
+        help="each for latency and throughput, each way; 0: endless",
+    )
     parser.add_argument("--seed", type=int, default=1, help="what the inputs are made from")
-    parser.add_argument("--deadline", type=float, default=120, help="seconds after which everything is killed")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
-    parser.add_argument("--kill", type=int, metavar="RANK", help="a worker to be killed in a run by ringcast alone")
-    parser.add_argument("--on-death", choices=("fail", "evict"), default="fail", help="with --kill: end then, or go on")
+    parser.add_argument(
+        "--deadline", type=float, default=120, help="seconds after which everything is killed"
+    )
+    parser.add_argument(
+        "--format", choices=("table", "json"), default="table", help="what is printed"
+    )
+    parser.add_argument(
+        "--kill", type=int, metavar="RANK", help="a worker to be killed in a run by ringcast alone"
+    )
+    parser.add_argument(
+        "--on-death",
+        choices=("fail", "evict"),
+        default="fail",
+        help="with --kill: end then, or go on",
+    )
     options = parser.parse_args()
-    if options.world < 2 or (options.steps < BLOCKS and (options.steps != 0 or options.kill is not None)):
-        parser.error(f"a world has at least 2 processes, and a run {BLOCKS} steps; 0 without --kill: endless")
+    if options.world < 2 or (
+        options.steps < BLOCKS and (options.steps != 0 or options.kill is not None)
+    ):
+        parser.error(
+            f"a world has at least 2 processes, and a run {BLOCKS} steps; 0 without --kill: endless"
+        )
     if options.kill is not None and not 0 < options.kill < options.world:
-        parser.error(f"--kill takes the rank of a worker, from 1 to {options.world - 1}, not {options.kill}")
+        parser.error(
+            f"--kill takes the rank of a worker, from 1 to {options.world - 1}, not {options.kill}"
+        )
     if options.kill is None:
         summary, show = summarise(options, run(options)), print_table
     else:

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graph, the two plans, and the seven stages in two kinds, which release or hold the GIL.
 
-A subgraph has own nodes, the destinations of the edges, and ghost nodes of other subgraphs, from which edges come. The
-dataset numbers nodes globally; `load` makes the local numbers. A stage computes for a range of own nodes and the edges
-to the range, so the two halves of a split block exchange nothing.
+A subgraph has own nodes, the destinations of the edges, and ghost nodes of other subgraphs, from
+which edges come. The dataset numbers nodes globally; `load` makes the local numbers. A stage
+computes for a range of own nodes and the edges to the range, so the two halves of a split block
+exchange nothing.
 """
 
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 # Before NumPy is imported: a matrix product must not take the CPU of another worker.
-os.environ.update({name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")})
+os.environ.update(
+    {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+)
 
 import numpy as np
 
 Array = Any
 STAGES = ("gather", "message", "aggregate", "combine", "normalise", "transform", "activate")
-# Dense layers of each stage, beside the stage's own operation. With these numbers the workers of a plan have about
-# equal work, except for the worker with 30 % of a block.
+# Dense layers of each stage, beside the stage's own operation. With these numbers the workers of a
+# plan have about equal work, except for the worker with 30 % of a block.
 LAYERS = (3, 3, 1, 2, 7, 4, 4)
 PRIME = 65_537  # values in pure Python are below, and float32 holds each exactly
 
@@ -36,7 +39,7 @@ class Settings(NamedTuple):
     deadline: float = 600.0
 
 
-# ---- The plans -------------------------------------------------------------------------------------------------------
+# ---- The plans -----------------------------------------------------------------------------------
 
 
 class Block(NamedTuple):
@@ -91,11 +94,12 @@ def rows_of(worker: Worker, plan: Plan, nodes: int) -> Tuple[int, int]:
     return limits[worker.part], limits[worker.part + 1]
 
 
-# ---- The graph, and its edges with local numbers ---------------------------------------------------------------------
+# ---- The graph, and its edges with local numbers -------------------------------------------------
 
 
 def make_dataset(settings: Settings, subgraphs: Sequence[int]) -> Dict[str, Any]:
-    """The features of all nodes, and the edges of these subgraphs, sorted by destination, in global numbers."""
+    """The features of all nodes, and the edges of these subgraphs, sorted by destination, in global
+    numbers."""
     random = np.random.default_rng(settings.seed)
     total = settings.nodes * settings.subgraphs
     features = random.standard_normal((total, settings.width), dtype=np.float32)
@@ -109,12 +113,19 @@ def make_dataset(settings: Settings, subgraphs: Sequence[int]) -> Dict[str, Any]
         near = random.random(settings.edges) < 0.5  # half of the edges stay within the subgraph
         sources[near] = first + sources[near] % settings.nodes
         ghosts = np.setdiff1d(sources, own)
-        parts[subgraph] = {"nodes": np.concatenate([own, ghosts]), "edges": np.stack([sources, targets])}
+        parts[subgraph] = {
+            "nodes": np.concatenate([own, ghosts]),
+            "edges": np.stack([sources, targets]),
+        }
     return {"features": features, "parts": parts}
 
 
-def map_by_loop(edges: Array, nodes: Array, total: int, limits: Sequence[int]) -> Tuple[Array, Array]:
-    """The edges in local numbers, and the limits of each worker's edges: an edge at a time in Python."""
+def map_by_loop(
+    edges: Array, nodes: Array, total: int, limits: Sequence[int]
+) -> Tuple[Array, Array]:
+    """
+    The edges in local numbers, and the limits of each worker's edges: an edge at a time in Python.
+    """
     local_of = {int(node): number for number, node in enumerate(nodes)}
     local = np.zeros_like(edges)
     counts = [0] * (len(limits) - 1)
@@ -129,7 +140,9 @@ def map_by_loop(edges: Array, nodes: Array, total: int, limits: Sequence[int]) -
     return local, np.cumsum([0, *counts])
 
 
-def map_vectorised(edges: Array, nodes: Array, total: int, limits: Sequence[int]) -> Tuple[Array, Array]:
+def map_vectorised(
+    edges: Array, nodes: Array, total: int, limits: Sequence[int]
+) -> Tuple[Array, Array]:
     """The result of map_by_loop, by a table of all nodes."""
     table = np.full(total, -1)
     table[nodes] = np.arange(len(nodes))
@@ -137,14 +150,23 @@ def map_vectorised(edges: Array, nodes: Array, total: int, limits: Sequence[int]
     return local, np.searchsorted(local[1], limits)
 
 
-MAPPINGS: Dict[str, Callable[..., Tuple[Array, Array]]] = {"loop": map_by_loop, "vectorised": map_vectorised}
+MAPPINGS: Dict[str, Callable[..., Tuple[Array, Array]]] = {
+    "loop": map_by_loop,
+    "vectorised": map_vectorised,
+}
 
 
-def load(dataset: Dict[str, Any], settings: Settings, plan: Plan, subgraph: int) -> Dict[str, Array]:
-    """The input of a plan's first block: features, local edges, the limits of each worker's edges."""
+def load(
+    dataset: Dict[str, Any], settings: Settings, plan: Plan, subgraph: int
+) -> Dict[str, Array]:
+    """
+    The input of a plan's first block: features, local edges, the limits of each worker's edges.
+    """
     part = dataset["parts"][subgraph]
     limits = bounds(plan.blocks[0].shares, settings.nodes)
-    local, starts = MAPPINGS[settings.mapping](part["edges"], part["nodes"], len(dataset["features"]), limits)
+    local, starts = MAPPINGS[settings.mapping](
+        part["edges"], part["nodes"], len(dataset["features"]), limits
+    )
     return {"x": dataset["features"][part["nodes"]], "edges": local, "starts": starts}
 
 
@@ -155,11 +177,12 @@ def blank(settings: Settings) -> Dict[str, Array]:
     return {"x": np.zeros((settings.nodes, settings.width), np.float32), "edges": edges}
 
 
-# ---- Stages that release the GIL -------------------------------------------------------------------------------------
+# ---- Stages that release the GIL -----------------------------------------------------------------
 
 
 class Sheet:
-    """Two buffers in turns: a layer reads the first and writes the second. The first layer may read foreign memory."""
+    """Two buffers in turns: a layer reads the first and writes the second. The first layer may read
+    foreign memory."""
 
     def __init__(self, rows: int, width: int) -> None:
         self.buffers = [np.zeros((rows, width), np.float32) for _ in range(2)]
@@ -178,14 +201,22 @@ class Sheet:
 
 
 class Releasing:
-    """The stages as NumPy calls on large buffers of the kernel: the GIL is free while a call computes."""
+    """
+    The stages as NumPy calls on large buffers of the kernel: the GIL is free while a call computes.
+    """
 
     def __init__(self, settings: Settings) -> None:
         random = np.random.default_rng(settings.seed)
         width, hidden = settings.width, settings.hidden
         self.weights = {
-            (rows, columns): random.standard_normal((rows, columns), dtype=np.float32) / np.float32(rows**0.5)
-            for rows, columns in ((width, width), (width, hidden), (hidden, hidden), (hidden, width))
+            (rows, columns): random.standard_normal((rows, columns), dtype=np.float32)
+            / np.float32(rows**0.5)
+            for rows, columns in (
+                (width, width),
+                (width, hidden),
+                (hidden, hidden),
+                (hidden, width),
+            )
         }
         self.width, self.hidden = width, hidden
         self.messages = Sheet(settings.edges, width)
@@ -231,7 +262,9 @@ class Releasing:
 
     def combine(self, layers: int) -> None:
         out = self.nodes.target(self.rows)
-        self.nodes.current = np.matmul(self.sums[: self.rows], self.weights[self.width, self.hidden], out=out)
+        self.nodes.current = np.matmul(
+            self.sums[: self.rows], self.weights[self.width, self.hidden], out=out
+        )
         self.nodes.dense(self.weights[self.hidden, self.hidden], layers)
 
     def normalise(self, layers: int) -> None:
@@ -253,17 +286,19 @@ class Releasing:
         self.last = self.out[: self.rows]
 
 
-# ---- Stages that hold the GIL ----------------------------------------------------------------------------------------
+# ---- Stages that hold the GIL --------------------------------------------------------------------
 
 
 class Holding:
-    """The stages in pure Python, on an integer for each node or edge. The result of a block has the size of the
-    counterpart's: the integer of each node times a row of powers of two."""
+    """The stages in pure Python, on an integer for each node or edge. The result of a block has the
+    size of the counterpart's: the integer of each node times a row of powers of two."""
 
     def __init__(self, settings: Settings) -> None:
         self.rounds = settings.rounds
         self.hidden, self.width = settings.hidden, settings.width
-        self.pattern = np.float32(2.0) ** -np.arange(settings.hidden).astype(np.float32).clip(max=64)
+        self.pattern = np.float32(2.0) ** -np.arange(settings.hidden).astype(np.float32).clip(
+            max=64
+        )
         self.out = np.zeros((settings.nodes, settings.hidden), np.float32)
 
     def begin(self, x: Array, edges: Array, first: int, last: int) -> None:
@@ -275,7 +310,9 @@ class Holding:
 
     def result(self) -> Array:
         columns = self.width if self.last == 7 else self.hidden
-        return np.multiply.outer(np.float32(self.values), self.pattern[:columns], out=self.out[: self.rows, :columns])
+        return np.multiply.outer(
+            np.float32(self.values), self.pattern[:columns], out=self.out[: self.rows, :columns]
+        )
 
     def run(self, stage: int) -> None:
         self.last, rounds = stage, self.rounds[stage - 1]
@@ -313,7 +350,10 @@ def begin(kernel: Any, loaded: Dict[str, Array], worker: Worker, plan: Plan, nod
 
 
 def joined(parts: Sequence[Tuple[int, Array]], first: int, last: int) -> Array:
-    """The rows from `first` to before `last` of the parts of a block: without a copy if one part has all rows."""
+    """
+    The rows from `first` to before `last` of the parts of a block: without a copy if one part has
+    all rows.
+    """
     inside = [(start, rows) for start, rows in parts if start < last and start + len(rows) > first]
     found = [rows[max(0, first - start) : last - start] for start, rows in inside]
     return found[0] if len(found) == 1 else np.concatenate(found) if found else parts[0][1][:0]

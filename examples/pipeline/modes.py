@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modes: one thread for all blocks, threads, asyncio, processes joined by ringcast, and bare processes.
+"""The modes: one thread for all blocks, threads, asyncio, processes joined by ringcast, and bare
+processes.
 
 Each run starts processes (ranks.py), so that no mode inherits memory of an earlier run.
 """
@@ -17,7 +18,20 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from graph import KINDS, MAPPINGS, Array, Plan, Settings, Worker, begin, blank, joined, load, make_dataset, make_plans
+from graph import (
+    KINDS,
+    MAPPINGS,
+    Array,
+    Plan,
+    Settings,
+    Worker,
+    begin,
+    blank,
+    joined,
+    load,
+    make_dataset,
+    make_plans,
+)
 from graph import rows_of, workers_of
 from ranks import run_ranks
 
@@ -27,7 +41,7 @@ FRAMES = 4  # results that a ring holds, so that a worker can be ahead of the ne
 CONTEXT = multiprocessing.get_context("spawn")
 Subgraph = Dict[str, Array]
 
-# ---- The record of a worker ------------------------------------------------------------------------------------------
+# ---- The record of a worker ----------------------------------------------------------------------
 
 
 class Span(NamedTuple):
@@ -46,7 +60,8 @@ class Span(NamedTuple):
 
 
 def queued() -> float:
-    """The seconds for which this thread was ready to run and had no CPU; 0 if the kernel does not count."""
+    """The seconds for which this thread was ready to run and had no CPU; 0 if the kernel does not
+    count."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
@@ -107,7 +122,9 @@ def compute(kernel: Any, stages: range, subgraph: int, recorder: Recorder) -> Ar
                 try:
                     kernel.run(stage)
                 except Exception as error:
-                    raise Failed(f"{recorder.worker}, subgraph {subgraph}, stage {stage}: {error!r}") from error
+                    raise Failed(
+                        f"{recorder.worker}, subgraph {subgraph}, stage {stage}: {error!r}"
+                    ) from error
     return kernel.result()
 
 
@@ -117,7 +134,9 @@ def warm_up(kernel: Any, settings: Settings, plan: Plan, worker: Worker) -> None
     if worker.block == 0:
         loaded = blank(settings)
         targets = loaded["edges"][1]
-        kernel.begin(loaded["x"], loaded["edges"][:, (targets >= first) & (targets < last)], first, last)
+        kernel.begin(
+            loaded["x"], loaded["edges"][:, (targets >= first) & (targets < last)], first, last
+        )
     else:
         kernel.resume(np.zeros((last - first, settings.hidden), np.float32))
     for stage in plan.blocks[worker.block].stages:
@@ -147,7 +166,7 @@ class Loader:
         return self.loaded[subgraph]
 
 
-# ---- Modes of one process --------------------------------------------------------------------------------------------
+# ---- Modes of one process ------------------------------------------------------------------------
 
 
 class Whole:
@@ -158,7 +177,9 @@ class Whole:
         self.subgraphs = range(settings.subgraphs) if subgraphs is None else subgraphs
         self.loader = Loader(settings, self.plans, self.subgraphs)
         self.kernel = KINDS[settings.gil](settings)
-        blocks = [f"{plan.name}{number + 1}" for plan in self.plans for number in range(len(plan.blocks))]
+        blocks = [
+            f"{plan.name}{number + 1}" for plan in self.plans for number in range(len(plan.blocks))
+        ]
         self.recorders = {block: Recorder(block) for block in blocks}
         self.results: Dict[int, Array] = {}
         loaded = blank(settings)
@@ -184,8 +205,10 @@ class Whole:
 
 
 class Team:
-    """Workers of one process, and their results by subgraph. A plan begins when the first block of the plan before has
-    ended."""
+    """
+    Workers of one process, and their results by subgraph. A plan begins when the first block of the
+    plan before has ended.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.plans = settings, make_plans(settings)
@@ -193,7 +216,9 @@ class Team:
         self.workers = {worker: plan for plan in self.plans for worker in workers_of(plan)}
         self.kernels = {worker: KINDS[settings.gil](settings) for worker in self.workers}
         self.recorders = {worker: Recorder(str(worker)) for worker in self.workers}
-        self.rows = {worker: rows_of(worker, plan, settings.nodes) for worker, plan in self.workers.items()}
+        self.rows = {
+            worker: rows_of(worker, plan, settings.nodes) for worker, plan in self.workers.items()
+        }
         self.outputs: Dict[Tuple[Worker, int], Array] = {}
         for worker, plan in self.workers.items():
             warm_up(self.kernels[worker], settings, plan, worker)
@@ -206,10 +231,15 @@ class Team:
     def do(self, worker: Worker, subgraph: int) -> None:
         plan, kernel, recorder = self.workers[worker], self.kernels[worker], self.recorders[worker]
         if worker.block == 0:
-            begin(kernel, self.loader.get(plan, subgraph, recorder), worker, plan, self.settings.nodes)
+            begin(
+                kernel, self.loader.get(plan, subgraph, recorder), worker, plan, self.settings.nodes
+            )
         else:
             with recorder.measure("recv", subgraph):
-                parts = [(self.rows[other][0], self.outputs[other, subgraph]) for other in self.before(worker)]
+                parts = [
+                    (self.rows[other][0], self.outputs[other, subgraph])
+                    for other in self.before(worker)
+                ]
                 kernel.resume(joined(parts, *self.rows[worker]))
         result = compute(kernel, plan.blocks[worker.block].stages, subgraph, recorder)
         with recorder.measure("send", subgraph):
@@ -227,7 +257,9 @@ class Team:
 
 
 class Threads(Team):
-    """A thread for each worker. An Event for each worker and subgraph says that the result is there."""
+    """
+    A thread for each worker. An Event for each worker and subgraph says that the result is there.
+    """
 
     def run(self) -> None:
         self.events = {key: threading.Event() for key in self.outputs}
@@ -273,9 +305,14 @@ class Asyncio(Team):
         with ThreadPoolExecutor(len(self.workers)) as self.pool:
             try:
                 for plan in self.plans:
-                    own = {worker: asyncio.create_task(self.work(worker)) for worker in workers_of(plan)}
+                    own = {
+                        worker: asyncio.create_task(self.work(worker))
+                        for worker in workers_of(plan)
+                    }
                     tasks += own.values()
-                    await asyncio.gather(*(task for worker, task in own.items() if worker.block == 0))
+                    await asyncio.gather(
+                        *(task for worker, task in own.items() if worker.block == 0)
+                    )
                 await asyncio.gather(*tasks)
             finally:
                 for task in tasks:
@@ -286,7 +323,9 @@ class Asyncio(Team):
             began = time.perf_counter()
             for other in self.before(worker):
                 await self.events[other, subgraph].wait()
-            await asyncio.get_running_loop().run_in_executor(self.pool, self.in_thread, worker, subgraph, began)
+            await asyncio.get_running_loop().run_in_executor(
+                self.pool, self.in_thread, worker, subgraph, began
+            )
             self.events[worker, subgraph].set()
 
     def in_thread(self, worker: Worker, subgraph: int, began: float) -> None:
@@ -294,11 +333,13 @@ class Asyncio(Team):
         self.do(worker, subgraph)
 
 
-# ---- A process for each worker ---------------------------------------------------------------------------------------
+# ---- A process for each worker -------------------------------------------------------------------
 
 
 class Hub:
-    """The driver's end of a pipe to each worker. None is the message of a process that has failed."""
+    """
+    The driver's end of a pipe to each worker. None is the message of a process that has failed.
+    """
 
     def __init__(self, pipes: Dict[str, Any]) -> None:
         self.pipes = pipes
@@ -329,11 +370,17 @@ def told(pipe: Any, message: Any = True) -> Any:
     return answer
 
 
-def live(rank: int, settings: Settings, place: Optional[Tuple[Plan, Worker]], pipe: Any, store: str) -> Any:
+def live(
+    rank: int, settings: Settings, place: Optional[Tuple[Plan, Worker]], pipe: Any, store: str
+) -> Any:
     """The process of a worker; of the driver, if `place` is None."""
     with plain_errors(), contextlib.ExitStack() as stack:
         try:
-            return drive(settings, Hub(pipe), stack) if place is None else serve(settings, *place, pipe, stack)
+            return (
+                drive(settings, Hub(pipe), stack)
+                if place is None
+                else serve(settings, *place, pipe, stack)
+            )
         except BaseException:
             if place is None:
                 Hub(pipe).tell(dict.fromkeys(pipe))
@@ -342,7 +389,9 @@ def live(rank: int, settings: Settings, place: Optional[Tuple[Plan, Worker]], pi
             raise
 
 
-def serve(settings: Settings, plan: Plan, worker: Worker, pipe: Any, stack: contextlib.ExitStack) -> Any:
+def serve(
+    settings: Settings, plan: Plan, worker: Worker, pipe: Any, stack: contextlib.ExitStack
+) -> Any:
     recorder, kernel = Recorder(str(worker)), KINDS[settings.gil](settings)
     first, last = rows_of(worker, plan, settings.nodes)
     is_last = worker.block == len(plan.blocks) - 1
@@ -350,17 +399,30 @@ def serve(settings: Settings, plan: Plan, worker: Worker, pipe: Any, stack: cont
     name = f"pipeline.{str(worker).replace(' ', '.')}"
     writer = stack.enter_context(ringcast.Writer(max(1 << 16, FRAMES * size), name=name))
     handles = told(pipe, writer.handle)  # with the first row of each
-    readers = [(row, stack.enter_context(ringcast.Reader(handle, name=str(worker)))) for row, handle in handles]
+    readers = [
+        (row, stack.enter_context(ringcast.Reader(handle, name=str(worker))))
+        for row, handle in handles
+    ]
     told(pipe)
-    inputs = stack.enter_context(readers[0][1].view(settings.deadline)) if worker.block == 0 else None
+    inputs = (
+        stack.enter_context(readers[0][1].view(settings.deadline)) if worker.block == 0 else None
+    )
     warm_up(kernel, settings, plan, worker)
     told(pipe)  # the start
     for subgraph in plan.subgraphs:
         with contextlib.ExitStack() as views:
             if worker.block == 0:
-                begin(kernel, input_of(settings, plan, subgraph, inputs, recorder), worker, plan, settings.nodes)
+                begin(
+                    kernel,
+                    input_of(settings, plan, subgraph, inputs, recorder),
+                    worker,
+                    plan,
+                    settings.nodes,
+                )
             else:
-                found = [(row, take(each, subgraph, recorder, settings, views)) for row, each in readers]
+                found = [
+                    (row, take(each, subgraph, recorder, settings, views)) for row, each in readers
+                ]
                 kernel.resume(joined(found, first, last))
             result = compute(kernel, plan.blocks[worker.block].stages, subgraph, recorder)
         with recorder.call("send", subgraph, writer):
@@ -371,7 +433,9 @@ def serve(settings: Settings, plan: Plan, worker: Worker, pipe: Any, stack: cont
     return recorder.spans, memory, writer.stats().bytes
 
 
-def input_of(settings: Settings, plan: Plan, subgraph: int, inputs: Any, recorder: Recorder) -> Subgraph:
+def input_of(
+    settings: Settings, plan: Plan, subgraph: int, inputs: Any, recorder: Recorder
+) -> Subgraph:
     """In place in shared memory: the loaded subgraph, or the dataset to load it from."""
     if settings.prepare == "preloaded":
         return inputs[subgraph]
@@ -379,7 +443,9 @@ def input_of(settings: Settings, plan: Plan, subgraph: int, inputs: Any, recorde
         return load(inputs, settings, plan, subgraph)
 
 
-def take(reader: Any, subgraph: int, recorder: Recorder, settings: Settings, views: contextlib.ExitStack) -> Array:
+def take(
+    reader: Any, subgraph: int, recorder: Recorder, settings: Settings, views: contextlib.ExitStack
+) -> Array:
     """The rows that the block before has sent, in the ring's memory until `views` ends."""
     with recorder.call("recv", subgraph, reader):
         found = views.enter_context(reader.view(settings.deadline))
@@ -389,16 +455,21 @@ def take(reader: Any, subgraph: int, recorder: Recorder, settings: Settings, vie
 
 
 def drive(settings: Settings, hub: Hub, stack: contextlib.ExitStack) -> Any:
-    """Sends the loaded subgraphs of a plan to all workers of its first block, one copy in shared memory, and receives
-    the results of the last."""
+    """Sends the loaded subgraphs of a plan to all workers of its first block, one copy in shared
+    memory, and receives the results of the last."""
     plans = make_plans(settings)
-    sources = {plan.name: stack.enter_context(ringcast.Writer(1 << 16, name=f"pipeline.{plan.name}")) for plan in plans}
+    sources = {
+        plan.name: stack.enter_context(ringcast.Writer(1 << 16, name=f"pipeline.{plan.name}"))
+        for plan in plans
+    }
     handles = hub.hear()
     workers = {str(worker): (worker, plan) for plan in plans for worker in workers_of(plan)}
     rows = {name: rows_of(worker, plan, settings.nodes) for name, (worker, plan) in workers.items()}
     for name, (worker, plan) in workers.items():
         before = [str(other) for other in workers_of(plan) if other.block == worker.block - 1]
-        needed = [(rows[other][0], handles[other]) for other in before] or [(0, sources[plan.name].handle)]
+        needed = [(rows[other][0], handles[other]) for other in before] or [
+            (0, sources[plan.name].handle)
+        ]
         hub.tell({name: needed})
     readers = {
         name: stack.enter_context(ringcast.Reader(handles[name], name="driver"))
@@ -406,7 +477,8 @@ def drive(settings: Settings, hub: Hub, stack: contextlib.ExitStack) -> Any:
         if worker.block == len(plan.blocks) - 1
     }
     results = {
-        subgraph: np.empty((settings.nodes, settings.width), np.float32) for subgraph in range(settings.subgraphs)
+        subgraph: np.empty((settings.nodes, settings.width), np.float32)
+        for subgraph in range(settings.subgraphs)
     }
 
     def receive(name: str) -> None:
@@ -436,7 +508,7 @@ def drive(settings: Settings, hub: Hub, stack: contextlib.ExitStack) -> Any:
     return seconds, start, taken, memory, results
 
 
-# ---- Runs ------------------------------------------------------------------------------------------------------------
+# ---- Runs ----------------------------------------------------------------------------------------
 
 
 class Outcome(NamedTuple):
@@ -447,18 +519,27 @@ class Outcome(NamedTuple):
     spans: List[Span]
     memory: List[Dict[str, Any]]  # of each process: name, rss, pss; bytes
     sent_bytes: int = 0  # through rings, without the loaded subgraphs
-    stolen: float = 0.0  # CPU seconds that the host of a virtual machine took from all CPUs during the run
+    stolen: float = (
+        0.0  # CPU seconds that the host of a virtual machine took from all CPUs during the run
+    )
 
 
 def stolen() -> float:
-    """CPU seconds that the host of a virtual machine has taken so far; 0 if the kernel does not count."""
+    """
+    CPU seconds that the host of a virtual machine has taken so far; 0 if the kernel does not count.
+    """
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0
 
 
 def memory_of(name: str) -> Dict[str, Any]:
-    fields = dict(line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
-    return {"name": name, **{key.lower(): int(fields[key].split()[0]) * 1024 for key in ("Rss", "Pss")}}
+    fields = dict(
+        line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    )
+    return {
+        "name": name,
+        **{key.lower(): int(fields[key].split()[0]) * 1024 for key in ("Rss", "Pss")},
+    }
 
 
 def run_here(rank: int, mode: str, settings: Settings, store: str) -> Outcome:
@@ -473,8 +554,8 @@ def run_here(rank: int, mode: str, settings: Settings, store: str) -> Outcome:
 
 
 def run_bare(rank: int, settings: Settings, count: int, pipe: Any, store: str) -> Outcome:
-    """All stages of a part of the subgraphs, in sequence, without ringcast. Not even the graph is shared. Rank 0 has
-    pipes to the others."""
+    """All stages of a part of the subgraphs, in sequence, without ringcast. Not even the graph is
+    shared. Rank 0 has pipes to the others."""
 
     def meet() -> None:
         Hub(pipe).meet() if rank == 0 else told(pipe)
@@ -500,14 +581,18 @@ def pipes(names: Sequence[str]) -> Tuple[Dict[str, Any], List[Any]]:
 
 
 def run(mode: str, settings: Settings, bare: int = 2) -> Outcome:
-    """SystemExit: a stage failed, a process died, or the deadline is over; the text names the worker."""
+    """
+    SystemExit: a stage failed, a process died, or the deadline is over; the text names the worker.
+    """
     if mode == "bare":
         ours, theirs = pipes([str(rank) for rank in range(1, bare)])
         given = [(settings, bare, pipe) for pipe in (ours, *theirs)]
         parts = ranks(mode, run_bare, given, settings.deadline)
         whole = max(parts, key=lambda part: part.seconds)
         results = {subgraph: rows for part in parts for subgraph, rows in part.results.items()}
-        spans, memory = ([each for part in parts for each in getattr(part, name)] for name in ("spans", "memory"))
+        spans, memory = (
+            [each for part in parts for each in getattr(part, name)] for name in ("spans", "memory")
+        )
         return whole._replace(results=results, spans=spans, memory=memory)
     if mode != "processes":
         return ranks(mode, run_here, [(mode, settings)], settings.deadline)[0]
@@ -515,14 +600,21 @@ def run(mode: str, settings: Settings, bare: int = 2) -> Outcome:
     places = [(plan, worker) for plan in make_plans(settings) for worker in workers_of(plan)]
     names = [str(worker) for _, worker in places]
     ours, theirs = pipes(names)
-    given = [(settings, None, ours), *((settings, place, pipe) for place, pipe in zip(places, theirs))]
-    (seconds, start, taken, memory, results), *others = ranks(mode, live, given, settings.deadline, ["driver", *names])
+    given = [
+        (settings, None, ours),
+        *((settings, place, pipe) for place, pipe in zip(places, theirs)),
+    ]
+    (seconds, start, taken, memory, results), *others = ranks(
+        mode, live, given, settings.deadline, ["driver", *names]
+    )
     spans = [span for each in others for span in each[0]]
     memory, sent = [memory, *(each[1] for each in others)], sum(each[2] for each in others)
     return Outcome(seconds, start - began, start, results, spans, memory, sent, taken)
 
 
-def ranks(mode: str, body: Callable[..., Any], given: Sequence[Any], deadline: float, names: Any = ()) -> List[Any]:
+def ranks(
+    mode: str, body: Callable[..., Any], given: Sequence[Any], deadline: float, names: Any = ()
+) -> List[Any]:
     """run_ranks(), with the names of workers in the errors."""
 
     def named(numbers: str) -> str:
@@ -531,22 +623,30 @@ def ranks(mode: str, body: Callable[..., Any], given: Sequence[Any], deadline: f
     try:
         return run_ranks(body, given, deadline)
     except SystemExit as error:
-        text = re.sub(r"\brank (\d+(?:, \d+)*)", lambda found: named(found[1]) if names else found[0], str(error))
+        text = re.sub(
+            r"\brank (\d+(?:, \d+)*)",
+            lambda found: named(found[1]) if names else found[0],
+            str(error),
+        )
         text = re.sub(r"(?m)^([^:,\n]+): (?=\1,)", "", text)
         raise SystemExit(f"{mode}: {text}") from None
 
 
-# ---- Before the runs -------------------------------------------------------------------------------------------------
+# ---- Before the runs -----------------------------------------------------------------------------
 
 
 def measure(rank: int, settings: Settings, store: str) -> Dict[str, Any]:
-    """The rounds of the stages in pure Python with which these take as long as their counterparts, and the time of both
-    ways to map the edges of a subgraph; by CPU time, which depends little on the machine's load."""
+    """
+    The rounds of the stages in pure Python with which these take as long as their counterparts, and
+    the time of both ways to map the edges of a subgraph; by CPU time, which depends little on the
+    machine's load.
+    """
     dataset, plan = make_dataset(settings, [0]), make_plans(settings)[0]
     loaded = load(dataset, settings._replace(mapping="vectorised"), plan, 0)
     wanted = stage_times(KINDS["release"](settings), loaded, settings.nodes)
     few, many = (
-        stage_times(KINDS["hold"](settings._replace(rounds=(rounds,) * 7)), loaded, settings.nodes) for rounds in (1, 6)
+        stage_times(KINDS["hold"](settings._replace(rounds=(rounds,) * 7)), loaded, settings.nodes)
+        for rounds in (1, 6)
     )
     rounds = tuple(
         max(1, round(1 + (seconds - short) / max((long - short) / 5, 1e-9)))
@@ -554,7 +654,9 @@ def measure(rank: int, settings: Settings, store: str) -> Dict[str, Any]:
     )
     part, limits = dataset["parts"][0], [0, settings.nodes // 2, settings.nodes]
     ways = {
-        name: cpu_time(lambda call=call: call(part["edges"], part["nodes"], len(dataset["features"]), limits))
+        name: cpu_time(
+            lambda call=call: call(part["edges"], part["nodes"], len(dataset["features"]), limits)
+        )
         for name, call in MAPPINGS.items()
     }
     return {"rounds": rounds, "mapping_ms": {name: seconds * 1e3 for name, seconds in ways.items()}}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank's part of a transformer, and the rank's calls to the other ranks.
 
-The weights are split as in Megatron: the projections into attention and MLP by columns, so that a rank has whole heads,
-and the projections back by rows, so that an all_reduce adds up the ranks' results. Each weight is made head by head
-from the seed. A rank makes its own heads only, and a head has the same numbers in every split.
+The weights are split as in Megatron: the projections into attention and MLP by columns, so that a
+rank has whole heads, and the projections back by rows, so that an all_reduce adds up the ranks'
+results. Each weight is made head by head from the seed. A rank makes its own heads only, and a head
+has the same numbers in every split.
 """
 
 import contextlib
@@ -73,10 +74,12 @@ class Place(NamedTuple):
         return range(each * index, each * (index + 1))
 
     def layers(self, shape: Shape) -> range:
-        return range(shape.layers * self.stage // self.pp, shape.layers * (self.stage + 1) // self.pp)
+        return range(
+            shape.layers * self.stage // self.pp, shape.layers * (self.stage + 1) // self.pp
+        )
 
 
-# ---- The calls -------------------------------------------------------------------------------------------------------
+# ---- The calls -----------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
@@ -95,7 +98,9 @@ class Links:
         self._group: Any = None  # of the ranks with the same layers
         self._sent: List[Tuple[Any, torch.Tensor]] = []
         if place.tp > 1 and place.pp > 1:
-            stages = [list(range(stage * place.tp, (stage + 1) * place.tp)) for stage in range(place.pp)]
+            stages = [
+                list(range(stage * place.tp, (stage + 1) * place.tp)) for stage in range(place.pp)
+            ]
             self._group = [dist.new_group(stage, backend="gloo") for stage in stages][place.stage]
 
     @contextlib.contextmanager
@@ -147,7 +152,7 @@ class Links:
         return tensor
 
 
-# ---- The weights -----------------------------------------------------------------------------------------------------
+# ---- The weights ---------------------------------------------------------------------------------
 
 
 def random(shape: Shape, name: str, *size: int, scale: float) -> torch.Tensor:
@@ -172,7 +177,7 @@ def by_rows(shape: Shape, name: str, heads: range, each: int) -> torch.Tensor:
     return weight
 
 
-# ---- The layers ------------------------------------------------------------------------------------------------------
+# ---- The layers ----------------------------------------------------------------------------------
 
 
 class Rows(NamedTuple):
@@ -196,14 +201,18 @@ class Layer:
     def __init__(self, shape: Shape, place: Place, index: int, slots: int, sequences: int) -> None:
         heads, name = place.heads(shape), f"layers.{index}"
         self.name, self.shape, self.heads, self.sequences = name, shape, len(heads), sequences
-        self.norms = [1 + random(shape, f"{name}.norm.{each}", shape.hidden, scale=0.1) for each in range(2)]
+        self.norms = [
+            1 + random(shape, f"{name}.norm.{each}", shape.hidden, scale=0.1) for each in range(2)
+        ]
         self.into_attention = by_columns(shape, f"{name}.qkv", heads, 3 * shape.head)
         self.out_of_attention = by_rows(shape, f"{name}.o", heads, shape.head)
         self.into_mlp = by_columns(shape, f"{name}.gate_up", heads, 2 * shape.inner)
         self.out_of_mlp = by_rows(shape, f"{name}.down", heads, shape.inner)
         self.cache = torch.zeros(slots, 2, len(heads), shape.head)
 
-    def __call__(self, x: torch.Tensor, rows: Rows, links: Links, region: Callable[[str], Any]) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, rows: Rows, links: Links, region: Callable[[str], Any]
+    ) -> torch.Tensor:
         with region(f"{self.name}.attn"):
             x = x + links.all_reduce(self.attend(self.normed(x, 0), rows))
         with region(f"{self.name}.mlp"):
@@ -217,7 +226,9 @@ class Layer:
         mixed = F.linear(x, self.into_attention).view(sequences, tokens, self.heads, 3, head)
         query, key = turned(mixed[..., 0, :], rows.turns), turned(mixed[..., 1, :], rows.turns)
         self.cache[rows.slots] = torch.stack((key, mixed[..., 2, :]), dim=2)
-        cached = self.cache.view(self.sequences, -1, 2, self.heads, head)[rows.cached, : rows.length]
+        cached = self.cache.view(self.sequences, -1, 2, self.heads, head)[
+            rows.cached, : rows.length
+        ]
         parts = [part.transpose(1, 2) for part in (query, cached[:, :, 0], cached[:, :, 1])]
         seen = F.scaled_dot_product_attention(*parts, is_causal=tokens > 1)
         return F.linear(seen.transpose(1, 2).reshape(sequences, tokens, -1), self.out_of_attention)
@@ -228,17 +239,27 @@ class Layer:
 
 
 class Model:
-    """A rank's layers, with the embedding on the first ranks and the projection to logits on the last.
+    """
+    A rank's layers, with the embedding on the first ranks and the projection to logits on the last.
 
-    room: tokens in the cache for each sequence, a multiple of BLOCK. parts: the batch goes through the layers in so
-    many parts, one after the other, so that the next stage can begin with the first part.
+    room: tokens in the cache for each sequence, a multiple of BLOCK. parts: the batch goes through
+    the layers in so many parts, one after the other, so that the next stage can begin with the
+    first part.
     """
 
     def __init__(self, shape: Shape, links: Links, sequences: int, room: int, parts: int) -> None:
         place = links.place
-        self.shape, self.links, self.sequences, self.room, self.parts = shape, links, sequences, room, parts
+        self.shape, self.links, self.sequences, self.room, self.parts = (
+            shape,
+            links,
+            sequences,
+            room,
+            parts,
+        )
         slots = sequences * room
-        self.layers = [Layer(shape, place, index, slots, sequences) for index in place.layers(shape)]
+        self.layers = [
+            Layer(shape, place, index, slots, sequences) for index in place.layers(shape)
+        ]
         if place.is_first:
             self.embedding = random(shape, "embedding", shape.vocab, shape.hidden, scale=1)
         if place.is_last:
@@ -248,11 +269,18 @@ class Model:
 
     def nbytes(self) -> int:
         """Of the weights and the cache."""
-        tensors = [one for part in (self, *self.layers) for one in vars(part).values() if isinstance(one, torch.Tensor)]
+        tensors = [
+            one
+            for part in (self, *self.layers)
+            for one in vars(part).values()
+            if isinstance(one, torch.Tensor)
+        ]
         return sum(one.nbytes for one in tensors)
 
     @torch.inference_mode()
-    def forward(self, inputs: Inputs, region: Callable[[str], ContextManager[Any]]) -> Optional[torch.Tensor]:
+    def forward(
+        self, inputs: Inputs, region: Callable[[str], ContextManager[Any]]
+    ) -> Optional[torch.Tensor]:
         """The logits of each sequence's next token, on the sampling rank; None elsewhere."""
         results = []
         each = self.sequences // self.parts
@@ -266,14 +294,18 @@ class Model:
             last = F.rms_norm(torch.cat(results), (self.shape.hidden,), self.norm, 1e-6)
             return self.links.gather(F.linear(last, self.head))
 
-    def of_part(self, inputs: Inputs, part: slice, region: Callable[[str], ContextManager[Any]]) -> torch.Tensor:
+    def of_part(
+        self, inputs: Inputs, part: slice, region: Callable[[str], ContextManager[Any]]
+    ) -> torch.Tensor:
         place = self.links.place
         ids, rows = inputs["input_ids"][part], self.rows(inputs, part)
         if place.is_first:
             with region("embedding"):
                 x = self.embedding[ids]
         else:
-            x = self.links.recv((*ids.shape, self.shape.hidden), torch.float32, place.rank - place.tp)
+            x = self.links.recv(
+                (*ids.shape, self.shape.hidden), torch.float32, place.rank - place.tp
+            )
         for layer in self.layers:
             x = layer(x, rows, self.links, region)
         if not place.is_last:
@@ -283,10 +315,14 @@ class Model:
     def rows(self, inputs: Inputs, part: slice) -> Rows:
         angles = inputs["positions"][part, :, None, None] * self.speeds
         blocks = inputs["block_tables"][part]
-        first = int(blocks[0, 0]) * BLOCK // self.room  # the sequences' blocks lie one after the other
+        first = (
+            int(blocks[0, 0]) * BLOCK // self.room
+        )  # the sequences' blocks lie one after the other
         cached = slice(first, first + len(blocks))
         slots = inputs["slot_mapping"][part]
-        return Rows((angles.cos(), angles.sin()), slots, cached, int(inputs["seq_lens"][part.start]))
+        return Rows(
+            (angles.cos(), angles.sin()), slots, cached, int(inputs["seq_lens"][part.start])
+        )
 
 
 def padded(tokens: int) -> int:

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer split over processes: tensor parallel, pipeline parallel, and each step's metadata from rank 0.
+"""A transformer split over processes: tensor parallel, pipeline parallel, and each step's metadata
+from rank 0.
 
-The ranks are processes of one machine with a thread each, in a gloo group of torch.distributed. As in an engine, a step
-begins with a broadcast: rank 0 sends all ranks the step's token ids, positions, block tables and sampling parameters,
-through ringcast or in the way of vLLM with gloo. The first step of a batch is a prefill, the later steps decode.
+The ranks are processes of one machine with a thread each, in a gloo group of torch.distributed. As
+in an engine, a step begins with a broadcast: rank 0 sends all ranks the step's token ids,
+positions, block tables and sampling parameters, through ringcast or in the way of vLLM with gloo.
+The first step of a batch is a prefill, the later steps decode.
 
-Rank 0 compares the run's logits and tokens with the results of the whole model in one process (--check, --no-check).
-If the two differ, the exit status is 1. With --profile, the run is a workload for ringcast.profile.
+Rank 0 compares the run's logits and tokens with the results of the whole model in one process
+(--check, --no-check). If the two differ, the exit status is 1. With --profile, the run is a
+workload for ringcast.profile.
 
-  --compare    TP 1, 2, 4 and PP 2 in turns, with both ways of the metadata: times, speed-up, efficiency, rating, the
-               share of communication, memory
+  --compare    TP 1, 2, 4 and PP 2 in turns, with both ways of the metadata: times, speed-up,
+               efficiency, rating, the share of communication, memory
 """
 
 import argparse
@@ -53,11 +56,13 @@ SIZES = {  # option: default, least, most, meaning
     "warmup": (16, 0, 1_000_000, "steps before the measured steps"),
 }
 
-# ---- The steps -------------------------------------------------------------------------------------------------------
+# ---- The steps -----------------------------------------------------------------------------------
 
 
 class Turn(NamedTuple):
-    """A step: the prefill of a batch (`index` 0), or a decode step, with one token for each sequence."""
+    """
+    A step: the prefill of a batch (`index` 0), or a decode step, with one token for each sequence.
+    """
 
     way: str
     measured: bool
@@ -66,8 +71,8 @@ class Turn(NamedTuple):
 
 
 def schedule(options: argparse.Namespace, ways: List[str]) -> Iterator[Turn]:
-    """The same on all ranks. Several ways of the metadata get the same batches in turns, so that a slow moment of the
-    machine slows each way."""
+    """The same on all ranks. Several ways of the metadata get the same batches in turns, so that a
+    slow moment of the machine slows each way."""
     for measured, steps in (False, options.warmup), (True, options.steps):
         for batch, first in enumerate(range(0, steps, options.tokens)):
             for way in ways if batch % 2 == 0 else reversed(ways):
@@ -75,8 +80,12 @@ def schedule(options: argparse.Namespace, ways: List[str]) -> Iterator[Turn]:
                     yield Turn(way, measured, batch, index)
 
 
-def make_inputs(options: argparse.Namespace, step: int, turn: Turn, tokens: Optional[torch.Tensor]) -> Inputs:
-    """The inputs of a step, as an engine sends them. tokens: the last step's, one for each sequence."""
+def make_inputs(
+    options: argparse.Namespace, step: int, turn: Turn, tokens: Optional[torch.Tensor]
+) -> Inputs:
+    """
+    The inputs of a step, as an engine sends them. tokens: the last step's, one for each sequence.
+    """
     sequences, room = options.batch, padded(options.seq + options.tokens)
     length = options.seq + turn.index
     if tokens is None:
@@ -89,7 +98,10 @@ def make_inputs(options: argparse.Namespace, step: int, turn: Turn, tokens: Opti
     blocks = torch.arange(sequences * room // BLOCK, dtype=torch.int32).view(sequences, -1)
     return {
         "step": step,
-        "request_ids": [f"cmpl-{options.seed}-{turn.batch * sequences + index:08x}" for index in range(sequences)],
+        "request_ids": [
+            f"cmpl-{options.seed}-{turn.batch * sequences + index:08x}"
+            for index in range(sequences)
+        ],
         "is_prompt": turn.index == 0,
         "num_prefill_tokens": ids.numel() if turn.index == 0 else 0,
         "lora": None,
@@ -104,7 +116,7 @@ def make_inputs(options: argparse.Namespace, step: int, turn: Turn, tokens: Opti
     }
 
 
-# ---- A rank ----------------------------------------------------------------------------------------------------------
+# ---- A rank --------------------------------------------------------------------------------------
 
 
 class Took(NamedTuple):
@@ -183,22 +195,33 @@ def model_of(options: argparse.Namespace, links: Links) -> Model:
 
 
 def run_group(options: argparse.Namespace, ways: List[str]) -> Optional[List[Figures]]:
-    """All ranks of the default group call this function. Returns the figures of each way, on rank 0.
+    """
+    All ranks of the default group call this function. Returns the figures of each way, on rank 0.
 
-    SystemExit: the results are not the results of TP 1."""
+    SystemExit: the results are not the results of TP 1.
+    """
     place = Place(options.tp, options.pp, dist.get_rank())
     runner = Runner(options, place)
     with profile_of(options) as profiler:
         runner.run(ways, profiler)
     with open("/proc/self/status") as status:
         rss = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS:"))
-    mine = {"took": runner.took, "logits": runner.logits, "rss": rss, "model": runner.model.nbytes()}
+    mine = {
+        "took": runner.took,
+        "logits": runner.logits,
+        "rss": rss,
+        "model": runner.model.nbytes(),
+    }
     ranks = [None] * dist.get_world_size() if place.rank == 0 else None
     dist.gather_object(mine, ranks)
     dist.barrier()  # no rank leaves while another receives
     if ranks is None:
         return None
-    difference = check(options, ways, runner.tokens, ranks[place.sampler]["logits"]) if options.check else None
+    difference = (
+        check(options, ways, runner.tokens, ranks[place.sampler]["logits"])
+        if options.check
+        else None
+    )
     return [{**figures_of(options, way, ranks), "difference": difference} for way in ways]
 
 
@@ -211,16 +234,22 @@ def in_group(options: argparse.Namespace, ways: List[str], **group: Any) -> Opti
         dist.destroy_process_group()
 
 
-def run_rank(rank: int, options: argparse.Namespace, ways: List[str], store: str) -> Optional[List[Figures]]:
-    return in_group(options, ways, init_method=f"file://{store}", rank=rank, world_size=options.tp * options.pp)
+def run_rank(
+    rank: int, options: argparse.Namespace, ways: List[str], store: str
+) -> Optional[List[Figures]]:
+    return in_group(
+        options, ways, init_method=f"file://{store}", rank=rank, world_size=options.tp * options.pp
+    )
 
 
 def run(options: argparse.Namespace, ways: List[str]) -> List[Figures]:
-    """Starts the ranks. SystemExit: a rank failed or died, or the results are not the results of TP 1."""
+    """
+    Starts the ranks. SystemExit: a rank failed or died, or the results are not the results of TP 1.
+    """
     return run_ranks(run_rank, [(options, ways)] * (options.tp * options.pp), options.deadline)[0]
 
 
-# ---- The check -------------------------------------------------------------------------------------------------------
+# ---- The check -----------------------------------------------------------------------------------
 
 
 def work_of_check(options: argparse.Namespace) -> float:
@@ -229,15 +258,22 @@ def work_of_check(options: argparse.Namespace) -> float:
     return 2.0 * shape.weights * tokens + 4.0 * shape.layers * shape.hidden * options.seq * tokens
 
 
-def check(options: argparse.Namespace, ways: List[str], tokens: List[Any], logits: List[Any]) -> float:
-    """The greatest difference of the logits from the logits of the whole model after the same tokens. SystemExit: the
-    difference is too great, or leads to other tokens."""
+def check(
+    options: argparse.Namespace, ways: List[str], tokens: List[Any], logits: List[Any]
+) -> float:
+    """
+    The greatest difference of the logits from the logits of the whole model after the same tokens.
+    SystemExit: the difference is too great, or leads to other tokens.
+    """
     model = model_of(options, Links(Place(1, 1)))
     greatest = 0.0
     for step, turn in enumerate(turn for turn in schedule(options, ways) if turn.measured):
         inputs = make_inputs(options, step, turn, tokens[step - 1] if turn.index else None)
         wanted = model.forward(inputs, Nothing().region)
-        where = f"TP {options.tp}, PP {options.pp}, metadata by {turn.way}: batch {turn.batch}, step {turn.index}"
+        where = (
+            f"TP {options.tp}, PP {options.pp}, metadata by {turn.way}: batch {turn.batch}, step "
+            f"{turn.index}"
+        )
         greatest = max(greatest, difference(logits[step], wanted, tokens[step], where))
     return greatest
 
@@ -246,22 +282,28 @@ def difference(got: torch.Tensor, wanted: torch.Tensor, tokens: torch.Tensor, wh
     most = float((got - wanted).abs().max())
     if not torch.allclose(got, wanted, rtol=TOLERANCE, atol=TOLERANCE):
         raise SystemExit(
-            f"not the results of TP 1: {where}: the logits differ by {most:.2g}, and rounding explains {TOLERANCE}: a "
+            f"not the results of TP 1: {where}: the logits differ by {most:.2g}, and rounding "
+            f"explains {TOLERANCE}: a "
             "rank has other inputs or weights, or a sum lacks a rank"
         )
-    chosen = wanted.gather(1, tokens[:, None])[:, 0]  # of two logits within rounding, either may be chosen
+    chosen = wanted.gather(1, tokens[:, None])[
+        :, 0
+    ]  # of two logits within rounding, either may be chosen
     if not bool((chosen >= wanted.amax(dim=-1) - 2 * TOLERANCE).all()):
-        raise SystemExit(f"not the results of TP 1: {where}: other tokens, though the logits are equal")
+        raise SystemExit(
+            f"not the results of TP 1: {where}: other tokens, though the logits are equal"
+        )
     return most
 
 
-# ---- The figures -----------------------------------------------------------------------------------------------------
+# ---- The figures ---------------------------------------------------------------------------------
 
 
 def figures_of(options: argparse.Namespace, way: str, ranks: List[Dict[str, Any]]) -> Figures:
     """Of the measured steps of a way. The shares are means over the ranks of the time in calls."""
     steps = [
-        [took for took in rank["took"] if took.turn.measured and took.turn.way == way] for rank in ranks
+        [took for took in rank["took"] if took.turn.measured and took.turn.way == way]
+        for rank in ranks
     ]  # of each rank
     seconds: Dict[str, List[float]] = {"prefill": [], "decode": []}
     for took in steps[0]:
@@ -308,7 +350,11 @@ def of_all(rounds: List[Figures]) -> Figures:
     whole = dict(rounds[0])
     for name in "seconds", "shares":
         values = {kind: [each[name][kind] for each in rounds] for kind in rounds[0][name]}
-        join = statistics.mean if name == "shares" else lambda lists: [each for times in lists for each in times]
+        join = (
+            statistics.mean
+            if name == "shares"
+            else lambda lists: [each for times in lists for each in times]
+        )
         whole[name] = {kind: join(each) for kind, each in values.items()}
     for name in "metadata_us", "rss", "model":
         values = [each[name] for each in rounds]
@@ -317,7 +363,9 @@ def of_all(rounds: List[Figures]) -> Figures:
 
 
 def row_of(options: argparse.Namespace, figures: Figures) -> Figures:
-    prefill, decode = (statistics.median(times) if times else None for times in figures["seconds"].values())
+    prefill, decode = (
+        statistics.median(times) if times else None for times in figures["seconds"].values()
+    )
     steps = min(options.tokens, options.steps)
     seconds = prefill + (steps - 1) * (decode or 0)
     return {
@@ -344,14 +392,16 @@ def rate(row: Figures, base: Figures) -> None:
     if row["ranks"] > 1:
         excellent, good = RATINGS["pp" if row["pp"] > 1 else "tp"]
         found = row["efficiency"]
-        row["rating"] = "excellent" if found > excellent else "good" if found >= good else "to be improved"
+        row["rating"] = (
+            "excellent" if found > excellent else "good" if found >= good else "to be improved"
+        )
 
 
 def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-# ---- The tables ------------------------------------------------------------------------------------------------------
+# ---- The tables ----------------------------------------------------------------------------------
 
 
 def table(columns: str, rows: List[List[str]]) -> str:
@@ -375,7 +425,9 @@ def show(options: argparse.Namespace, rows: List[Figures]) -> None:
         return
     times, costs = [], []
     for row in rows:
-        split = [f"{kind.upper()} {row[kind]}" for kind in ("tp", "pp") if row[kind] > 1] or ["TP 1"]
+        split = [f"{kind.upper()} {row[kind]}" for kind in ("tp", "pp") if row[kind] > 1] or [
+            "TP 1"
+        ]
         name = f"{', '.join(split)}, {row['metadata']}" if row["metadata"] else split[0]
         times.append([name, number(row["prefill_s"], 1e3, 1), number(row["decode_s"], 1e3, 2)])
         times[-1] += [number(row["tokens_per_s"], 1, 0), number(row["speedup"], 1, 2)]
@@ -383,37 +435,71 @@ def show(options: argparse.Namespace, rows: List[Figures]) -> None:
         shares = [number(row[f"{kind}_share"], 100, 1, " %") for kind in (*KINDS, "communication")]
         sizes = [number(row[f"{what}_bytes"], 2**-20, 0) for what in ("rss", "model")]
         costs.append([name, *shares, number(row["metadata_us"], 1, 0), *sizes])
-    print(table("layout and metadata,prefill ms,decode ms,tokens/s,speed-up,efficiency,rating,", times))
+    print(
+        table(
+            "layout and metadata,prefill ms,decode ms,tokens/s,speed-up,efficiency,rating,", times
+        )
+    )
     print("\nCommunication, as a share of the time of a step, and memory of a rank:\n")
-    print(table("layout and metadata,all_reduce,gather,send/recv,metadata,in all,metadata us,RSS MiB,model MiB", costs))
+    print(
+        table(
+            "layout and metadata,all_reduce,gather,send/recv,metadata,in all,metadata us,RSS "
+            "MiB,model MiB",
+            costs,
+        )
+    )
     checked = [row["difference"] for row in rows if row["difference"] is not None]
-    told = f"the results of TP 1; the logits differ by {max(checked):.1g} at most" if checked else "not compared"
-    print(f"\n{machine}; {', '.join(f'{name} {value}' for name, value in model.items())}\nchecked: {told}")
+    told = (
+        f"the results of TP 1; the logits differ by {max(checked):.1g} at most"
+        if checked
+        else "not compared"
+    )
+    print(
+        f"\n{machine}; {', '.join(f'{name} {value}' for name, value in model.items())}\nchecked: "
+        f"{told}"
+    )
 
 
-# ---- The options -----------------------------------------------------------------------------------------------------
+# ---- The options ---------------------------------------------------------------------------------
 
 
 def parser_of_options() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("--tp", type=int, choices=(1, 2, 4), default=1, help="ranks that share the heads (1)")
-    parser.add_argument("--pp", type=int, choices=(1, 2), default=1, help="ranks that share the layers (1)")
+    parser.add_argument(
+        "--tp", type=int, choices=(1, 2, 4), default=1, help="ranks that share the heads (1)"
+    )
+    parser.add_argument(
+        "--pp", type=int, choices=(1, 2), default=1, help="ranks that share the layers (1)"
+    )
     for name, (default, _, _, help) in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{help} ({default})")
-    parser.add_argument("--micro-batches", type=int, help="parts of a batch, one after the other, with --pp 2 (2)")
-    parser.add_argument("--metadata", choices=tuple(WAYS), default="ringcast", help="of each step (ringcast)")
+    parser.add_argument(
+        "--micro-batches", type=int, help="parts of a batch, one after the other, with --pp 2 (2)"
+    )
+    parser.add_argument(
+        "--metadata", choices=tuple(WAYS), default="ringcast", help="of each step (ringcast)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="for the weights and sequences (1)")
     parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
-        help=f"compare with TP 1 (by default, if {CHECKED_WORK:.0e} floating-point operations are enough)",
+        help=f"compare with TP 1 (by default, if {CHECKED_WORK:.0e} floating-point operations are "
+        f"enough)",
     )
-    parser.add_argument("--profile", metavar="DIR", help="profile the run with ringcast.profile, into this folder")
+    parser.add_argument(
+        "--profile", metavar="DIR", help="profile the run with ringcast.profile, into this folder"
+    )
     parser.add_argument("--compare", action="store_true", help="all layouts, in turns")
-    parser.add_argument("--rounds", type=int, default=3, help="with --compare: turns of each layout (3)")
-    parser.add_argument("--deadline", type=float, default=300, help="seconds after which a run is ended (300)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="text: tables in Markdown (text)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="with --compare: turns of each layout (3)"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=300, help="seconds after which a run is ended (300)"
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="text: tables in Markdown (text)"
+    )
     return parser
 
 
@@ -421,7 +507,10 @@ def refuse(options: argparse.Namespace) -> Optional[str]:
     """The reason why the options can't be used, or None."""
     for name, (_, least, most, _) in SIZES.items():
         if not least <= getattr(options, name) <= most:
-            return f"--{name} takes a whole number from {least} to {most}, not {getattr(options, name)}"
+            return (
+                f"--{name} takes a whole number from {least} to {most}, not "
+                f"{getattr(options, name)}"
+            )
     tp, pp = (4, 2) if options.compare else (options.tp, options.pp)
     for name, divisor in ("hidden", 2 * options.heads), ("heads", tp), ("vocab", options.heads):
         if getattr(options, name) % divisor:
@@ -432,16 +521,26 @@ def refuse(options: argparse.Namespace) -> Optional[str]:
         return "--micro-batches goes with --pp 2 or --compare"
     options.parts = 1
     if pp > 1:
-        options.parts = (2 - options.batch % 2) if options.micro_batches is None else options.micro_batches
+        options.parts = (
+            (2 - options.batch % 2) if options.micro_batches is None else options.micro_batches
+        )
     if options.parts < 1 or options.batch % options.parts:
-        return f"--batch {options.batch} can't be divided into {options.parts} equal micro-batches: see --micro-batches"
+        return (
+            f"--batch {options.batch} can't be divided into {options.parts} equal micro-batches: "
+            "see --micro-batches"
+        )
     if options.rounds < 1 or not options.deadline > 0:
         return "--rounds and --deadline take more than 0"
     if options.compare and (options.tp, options.pp, options.profile) != (1, 1, None):
-        return "--compare chooses --tp and --pp itself, and can't be profiled: leave out --tp, --pp and --profile"
+        return (
+            "--compare chooses --tp and --pp itself, and can't be profiled: leave out --tp, --pp "
+            "and --profile"
+        )
     world = int(os.environ.get("WORLD_SIZE", "0"))
     if world and (options.compare or options.tp * options.pp != world):
-        return f"torchrun has started {world} ranks: give --tp and --pp for as many, and no --compare"
+        return (
+            f"torchrun has started {world} ranks: give --tp and --pp for as many, and no --compare"
+        )
     return None
 
 
@@ -456,7 +555,9 @@ def main() -> None:
         show(options, compare(options))
     elif "WORLD_SIZE" in os.environ:
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's name
+            os.environ.setdefault(
+                "GLOO_SOCKET_IFNAME", "lo"
+            )  # otherwise gloo resolves the host's name
         found = in_group(options, [options.metadata])
         if found is not None:
             show(options, [row_of(options, found[0])])

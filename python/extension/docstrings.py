@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the extension's docstrings as C macros: docstrings.py ringcast/_ringcast.pyi build/docstrings.h
+"""Writes the extension's docstrings as C macros: docstrings.py ringcast/_ringcast.pyi
+build/docstrings.h
 
-The stub is the only source of signatures and docstrings. A function `f`, a class `C` and its member `m` that have a
-docstring there become RC_DOC_f, RC_DOC_C and RC_DOC_C_m, and RC_DOCS lists all as {"C_m", RC_DOC_C_m}. Before the
-docstring of a function, a method, and a class with a __new__ stands the signature in CPython's form, for
-inspect.signature and help().
+The stub is the only source of signatures and docstrings. A function `f`, a class `C` and its member
+`m` that have a docstring there become RC_DOC_f, RC_DOC_C and RC_DOC_C_m, and RC_DOCS lists all as
+{"C_m", RC_DOC_C_m}. Before the docstring of a function, a method, and a class with a __new__ stands
+the signature in CPython's form, for inspect.signature and help().
 """
 
 import ast
@@ -13,7 +14,10 @@ import sys
 
 
 def signature(node: ast.FunctionDef, name: str, receiver: str) -> str:
-    """The line that CPython takes __text_signature__ from. `receiver`: "$module", "$self", or "" for a class."""
+    """
+    The line that CPython takes __text_signature__ from. `receiver`: "$module", "$self", or "" for a
+    class.
+    """
     arguments = node.args
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
@@ -25,13 +29,18 @@ def signature(node: ast.FunctionDef, name: str, receiver: str) -> str:
 
 
 def is_property(node: ast.FunctionDef) -> bool:
-    return any(isinstance(decorator, ast.Name) and decorator.id == "property" for decorator in node.decorator_list)
+    return any(
+        isinstance(decorator, ast.Name) and decorator.id == "property"
+        for decorator in node.decorator_list
+    )
 
 
 def documented(tree: ast.Module):
     """(macro, text) of all that has a docstring."""
     for node in tree.body:
-        text = ast.get_docstring(node) if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else None
+        text = (
+            ast.get_docstring(node) if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else None
+        )
         if isinstance(node, ast.FunctionDef) and text:
             yield node.name, signature(node, node.name, "$module") + text
         if not isinstance(node, ast.ClassDef):
@@ -61,7 +70,11 @@ def main(stub: str, header: str) -> None:
     made = [f"/* Made by docstrings.py of {os.path.basename(stub)}. */\n"]
     texts = dict(documented(tree))
     made += [f"#define RC_DOC_{name} \\\n{literal(text)}\n" for name, text in texts.items()]
-    made.append("#define RC_DOCS \\\n  " + ", \\\n  ".join(f'{{"{name}", RC_DOC_{name}}}' for name in texts) + "\n")
+    made.append(
+        "#define RC_DOCS \\\n  "
+        + ", \\\n  ".join(f'{{"{name}", RC_DOC_{name}}}' for name in texts)
+        + "\n"
+    )
     with open(header, "w", encoding="utf-8") as file:
         file.write("\n".join(made))
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast: one process sends an object once, into shared memory; every other process of the machine receives it.
+"""
+ringcast: one process sends an object once, into shared memory; every other process of the machine
+receives it.
 
-    writer = ringcast.Writer()              # in one process; hand writer.handle, a str, to all readers
+    writer = ringcast.Writer()              # in one process; hand writer.handle to all readers
     reader = ringcast.Reader(handle)        # in each other process
     writer.wait_readers(3, timeout=10)
     writer.send({"ids": tensor, "step": 7}) # every reader's recv() gives an equal object of its own
 
-Torch tensors and NumPy arrays are copied once into the ring and once out of the ring; plain values, containers,
-dataclasses, msgspec.Structs, namedtuples and Enums go without pickle. NumPy, torch and msgspec are optional. Every
-other part of a value is pickled, so a reader trusts the writer like code (only processes of the same user can meet).
-Reader(handle, allow_pickle=False) refuses pickles, and all classes that are not allowed.
+Torch tensors and NumPy arrays are copied once into the ring and once out of the ring; plain values,
+containers, dataclasses, msgspec.Structs, namedtuples and Enums go without pickle. NumPy, torch and
+msgspec are optional. Every other part of a value is pickled, so a reader trusts the writer like
+code (only processes of the same user can meet). Reader(handle, allow_pickle=False) refuses pickles,
+and all classes that are not allowed.
 
 Extension and package rely on the GIL: a free-threaded Python turns the GIL on at import.
 """

@@ -9,10 +9,12 @@ from typing import Any, Dict, Iterable, Mapping, NoReturn, Optional, Set, Tuple
 from ringcast._ringcast import _printable
 from ringcast.exceptions import PickleRefused
 
-# The most entries of a cache, two for a class, as in codec/classes.c: a frame may name a class in many ways.
+# The most entries of a cache, two for a class, as in codec/classes.c: a frame may name a class in
+# many ways.
 _MOST_KNOWN = 2048
 
-# The descriptors of type and ModuleType: reading an attribute may run code of a metaclass or a lazy module.
+# The descriptors of type and ModuleType: reading an attribute may run code of a metaclass or a lazy
+# module.
 _module_of, _qualname_of, _line_of, _dict_of_class = (
     type.__dict__[name].__get__ for name in ("__module__", "__qualname__", "__mro__", "__dict__")
 )
@@ -22,7 +24,12 @@ _dict_of_module = vars(types.ModuleType)["__dict__"].__get__
 _MAIN = {"__mp_main__": "__main__"}
 
 # Classes of the standard library whose instances are what they hold.
-_ALWAYS = ("types:SimpleNamespace", "collections:UserDict", "collections:UserList", "collections:UserString")
+_ALWAYS = (
+    "types:SimpleNamespace",
+    "collections:UserDict",
+    "collections:UserList",
+    "collections:UserString",
+)
 
 
 def is_class(value: Any) -> bool:
@@ -31,7 +38,9 @@ def is_class(value: Any) -> bool:
 
 
 def names_in(holder: Any) -> Mapping[str, Any]:
-    """The names in a class or module; none for objects of other types. Runs no code of the holder."""
+    """
+    The names in a class or module; none for objects of other types. Runs no code of the holder.
+    """
     names: Mapping[str, Any] = {}
     if is_class(holder):
         names = _dict_of_class(holder)
@@ -41,7 +50,9 @@ def names_in(holder: Any) -> Mapping[str, Any]:
 
 
 def printable(text: str, most: int = 100) -> str:
-    """For messages: text of another process, which may be long, and hold what controls a terminal."""
+    """
+    For messages: text of another process, which may be long, and hold what controls a terminal.
+    """
     return _printable(text if len(text) <= most else text[: most - 3] + "...")
 
 
@@ -59,10 +70,13 @@ class _Rules:
         items = [item.__name__ if isinstance(item, types.ModuleType) else item for item in items]
         for item in items:
             if not isinstance(item, (str, type)):
-                raise TypeError(f"a class, a module or the name of one is allowed, not {type(item).__name__}")
+                raise TypeError(
+                    f"a class, a module or the name of one is allowed, not {type(item).__name__}"
+                )
             if isinstance(item, str) and not _is_name(item):
                 raise ValueError(
-                    f"{item!r} is no name of a module ('package.module') or class ('package.module:Class')"
+                    f"{item!r} is no name of a module ('package.module') or class "
+                    f"('package.module:Class')"
                 )
         for item in items:
             if isinstance(item, type):
@@ -92,7 +106,8 @@ _always, _process = _Rules(_ALWAYS), _Rules()
 
 
 class Allowed(Dict[bytes, Any]):
-    """What the extension knows of the classes that frames have named, of which all are allowed (codec/classes.c)."""
+    """What the extension knows of the classes that frames have named, of which all are allowed
+    (codec/classes.c)."""
 
     __slots__ = ("_rules",)
 
@@ -105,11 +120,15 @@ class Allowed(Dict[bytes, Any]):
         return Allowed(self._rules)
 
     def require(self, cls: Any, module: str, name: str) -> None:
-        """Raise PickleRefused unless a frame may name the class that is here as `module`.`name`; `cls` is None if there
-        is none. Runs no code of the class."""
+        """
+        Raise PickleRefused unless a frame may name the class that is here as `module`.`name`; `cls`
+        is None if there is none. Runs no code of the class.
+        """
         deletes = False
         if is_class(cls):
-            module, name = (word if type(word) is str else "?" for word in (_module_of(cls), _qualname_of(cls)))
+            module, name = (
+                word if type(word) is str else "?" for word in (_module_of(cls), _qualname_of(cls))
+            )
             deletes = any("__del__" in _dict_of_class(parent) for parent in _line_of(cls))
         module = _MAIN.get(module, module)
         whole = f"{module}.{name}"
@@ -121,11 +140,17 @@ class Allowed(Dict[bytes, Any]):
 
 def _refuse(name: str, deletes: bool) -> NoReturn:
     name = printable(name)
-    what = "the class itself (it has a __del__, so its module is not enough)" if deletes else "the class or its module"
+    what = (
+        "the class itself (it has a __del__, so its module is not enough)"
+        if deletes
+        else "the class or its module"
+    )
     raise PickleRefused(
         errno.EOPNOTSUPP,
-        f"the frame names the class {name}, which is not allowed here: with pickles turned off, give {what} to the "
-        "Reader or unpack() (classes=), to ringcast.allow(), or in the environment's RINGCAST_CLASSES",
+        f"the frame names the class {name}, which is not allowed here: with pickles turned off, "
+        f"give {what} to the "
+        "Reader or unpack() (classes=), to ringcast.allow(), or in the environment's "
+        "RINGCAST_CLASSES",
     )
 
 
@@ -147,15 +172,19 @@ def allowed_classes(classes: Optional[Iterable[Any]]) -> Allowed:
     if classes is None:
         return _default[1]
     if isinstance(classes, (str, type, types.ModuleType)):
-        raise TypeError(f"classes must be a list or tuple of classes and modules, not {type(classes).__name__}")
+        raise TypeError(
+            f"classes must be a list or tuple of classes and modules, not {type(classes).__name__}"
+        )
     return Allowed((*_default[1]._rules, _Rules(classes)))
 
 
 def allow(*classes: Any) -> None:
-    """Allow frames to name classes, for the rest of this process, where pickles are turned off (allow_pickle=False).
+    """Allow frames to name classes, for the rest of this process, where pickles are turned off
+    (allow_pickle=False).
 
-    Each argument is a class, or a module: then all classes whose __module__ is that module, or lies in that package,
-    except those with a __del__. Or the name of one: "package.module", "package.module:Class", "package.module.Class".
-    ValueError: no such name. TypeError: any other object.
+    Each argument is a class, or a module: then all classes whose __module__ is that module, or lies
+    in that package, except those with a __del__. Or the name of one: "package.module",
+    "package.module:Class", "package.module.Class". ValueError: no such name. TypeError: any other
+    object.
     """
     _process.add(classes)

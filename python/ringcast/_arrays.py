@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays of other dtypes than plain numbers: the dtype as text, and the array over the bytes of its elements.
+"""
+NumPy arrays of other dtypes than plain numbers: the dtype as text, and the array over the bytes of
+its elements.
 
-The text is NumPy's own (`<M8[ns]`, `|S5`) or, for a structured dtype, JSON. No text names a class or runs code.
+The text is NumPy's own (`<M8[ns]`, `|S5`) or, for a structured dtype, JSON. No text names a class
+or runs code.
 """
 
 import copy
@@ -14,25 +17,36 @@ import numpy as np
 
 # What NumPy writes, and no count of units that is 0: NumPy takes it, and then divides by it.
 _UNIT = r"(?:\[(?:[1-9][0-9]{0,8})?(?:[YMWDhms]|[munpfa]s)\])?"
-_SIMPLE = re.compile(rf"[<>|](?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8{_UNIT}|([SV]|U)([0-9]{{1,10}}))")
-_MOST_BYTES = 2**31 - 1  # of an element and of each of its fields: NumPy counts some of them in a C int
+_SIMPLE = re.compile(
+    rf"[<>|](?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8{_UNIT}|([SV]|U)([0-9]{{1,10}}))"
+)
+_MOST_BYTES = (
+    2**31 - 1
+)  # of an element and of each of its fields: NumPy counts some of them in a C int
 _MOST_DEPTH = 32
-_MOST_BRACKETS = 3 * _MOST_DEPTH  # open at a time; the decoder recurses, and a thread's stack may be small
-_MOST_CHARACTERS = 1 << 16  # of a text: a frame names it again in a few bytes, and each array costs a copy of its names
+_MOST_BRACKETS = (
+    3 * _MOST_DEPTH
+)  # open at a time; the decoder recurses, and a thread's stack may be small
+_MOST_CHARACTERS = (
+    1 << 16
+)  # of a text: a frame names it again in a few bytes, and each array costs a copy of its names
 _KEYS = {"names", "formats", "offsets", "titles", "itemsize", "aligned", "record"}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _proven: Set[str] = set()  # texts from which NumPy makes the same dtype again
 _MOST_PROVEN = 1000
 _MOST_REMEMBERED = 4096  # characters of a text; the dtypes of the latest 256 such texts stay
-# Text by id of a structured dtype, which the entry keeps alive. Of a dtype only the names can change; a dtype with
-# fields that have names of their own has no entry.
+# Text by id of a structured dtype, which the entry keeps alive. Of a dtype only the names can
+# change; a dtype with fields that have names of their own has no entry.
 _told: Dict[int, Tuple[Any, Any, str]] = {}
 _MOST_TOLD = 256
-_MOST_AXES = 32  # the most axes that every NumPy has; the elements need one axis more than the array
+_MOST_AXES = (
+    32  # the most axes that every NumPy has; the elements need one axis more than the array
+)
 
 
 class _Refused(Exception):
-    """A dtype that no text says, or a text that says no dtype. Any other exception is a signal handler's."""
+    """A dtype that no text says, or a text that says no dtype. Any other exception is a signal
+    handler's."""
 
 
 def _need(holds: bool) -> None:
@@ -113,14 +127,18 @@ def _subarray(base: Any, shape: Any) -> Any:
 
 def _structure(state: Any, formats: Any) -> Any:
     names, offsets, titles = state["names"], state["offsets"], state["titles"]
-    _need(all(type(each) is list and len(each) == len(formats) for each in (names, offsets, titles)))
+    _need(
+        all(type(each) is list and len(each) == len(formats) for each in (names, offsets, titles))
+    )
     said = [*names, *(title for title in titles if title is not None)]
     _need(all(type(each) is str for each in said) and len(set(said)) == len(said))
     itemsize, aligned, record = state["itemsize"], state["aligned"], state["record"]
     _need(_is_size(itemsize) and type(aligned) is bool and type(record) is bool)
     for field, offset in zip(formats, offsets):
         _need(_is_size(offset) and offset <= itemsize - field.itemsize)
-        step = field.alignment  # 0: of a structure without fields in older NumPys, which then divide by it
+        step = (
+            field.alignment
+        )  # 0: of a structure without fields in older NumPys, which then divide by it
         _need(not aligned or (step > 0 and offset % step == itemsize % step == 0))
     fields: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if len(said) > len(names):
@@ -179,7 +197,11 @@ def text_of(array: Any) -> Optional[str]:
                 _proven.add(text)
     except _Refused:
         return None
-    if len(text) <= _MOST_REMEMBERED and isinstance(state, dict) and not any(map(_has_names, state["formats"])):
+    if (
+        len(text) <= _MOST_REMEMBERED
+        and isinstance(state, dict)
+        and not any(map(_has_names, state["formats"]))
+    ):
         if len(_told) >= _MOST_TOLD:
             _told.clear()
         _told[id(dtype)] = dtype, dtype.names, text
@@ -191,21 +213,30 @@ def _has_names(state: Any) -> bool:
 
 
 def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> Any:
-    """The array over `elements`, an array of uint8 with an element along the last axis. None: there is no such array.
+    """
+    The array over `elements`, an array of uint8 with an element along the last axis. None: there is
+    no such array.
 
-    `known`: the dtypes of the frame by text, since a frame may name a text for each array. A copy shares the fields;
-    renaming the fields of an array's dtype leaves the dtypes of further arrays unchanged.
+    `known`: the dtypes of the frame by text, since a frame may name a text for each array. A copy
+    shares the fields; renaming the fields of an array's dtype leaves the dtypes of further arrays
+    unchanged.
     """
     try:
         if text not in known:
-            is_flat = text.count("{") <= 1  # of fields with names of their own, a copy shares the names
-            known[text] = (_remembered if is_flat and len(text) <= _MOST_REMEMBERED else _of_text)(text)
+            is_flat = (
+                text.count("{") <= 1
+            )  # of fields with names of their own, a copy shares the names
+            known[text] = (_remembered if is_flat and len(text) <= _MOST_REMEMBERED else _of_text)(
+                text
+            )
     except _Refused:
         return None
     dtype = copy.copy(known[text]) if text[:1] == "{" else known[text]
     if type(elements) is not np.ndarray or elements.dtype != np.uint8 or elements.ndim == 0:
         return None
-    if not 0 < dtype.itemsize == elements.shape[-1] or (elements.size > 1 and elements.strides[-1] != 1):
+    if not 0 < dtype.itemsize == elements.shape[-1] or (
+        elements.size > 1 and elements.strides[-1] != 1
+    ):
         return None
     array = elements.view(dtype)[..., 0]
     return array.view(np.recarray) if is_record else array

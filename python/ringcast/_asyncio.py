@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting in an event loop: for Reader.arecv, arecv_tagged and iteration, and Writer.asend, when they must wait.
+"""
+Waiting in an event loop: for Reader.arecv, arecv_tagged and iteration, and Writer.asend, when they
+must wait.
 
-Reader and Writer each have a descriptor that is readable when it is time to try again. A `Watch` is the descriptor's
-registration in a loop, with the line of tasks that wait. A try without a result makes the descriptor wait, so the
-registration stays from one wait to the next, and the end of a wait costs no system call of the loop's. If the
-descriptor is readable and no task waits, the registration is dropped, since the descriptor would stay readable.
+Reader and Writer each have a descriptor that is readable when it is time to try again. A `Watch` is
+the descriptor's registration in a loop, with the line of tasks that wait. A try without a result
+makes the descriptor wait, so the registration stays from one wait to the next, and the end of a
+wait costs no system call of the loop's. If the descriptor is readable and no task waits, the
+registration is dropped, since the descriptor would stay readable.
 
 A woken task tries by itself, so a task that is cancelled instead loses nothing.
 """
@@ -18,7 +21,9 @@ import types
 from ringcast._ringcast import _nothing, _turn, pack
 from ringcast.exceptions import WriterGone
 
-_MOST_SENT = 1024  # values of asend_many() in one call: the copy of the rest of a long list takes time
+_MOST_SENT = (
+    1024  # values of asend_many() in one call: the copy of the rest of a long list takes time
+)
 
 
 @types.coroutine
@@ -28,8 +33,11 @@ def let_others_run():
 
 
 class Wake:
-    """A task waits for this object again and again. To asyncio a future; but the loop's call runs the task at once, not
-    a turn of the loop later: the task tries the descriptor, which stops being readable before the loop looks again."""
+    """
+    A task waits for this object again and again. To asyncio a future; but the loop's call runs the
+    task at once, not a turn of the loop later: the task tries the descriptor, which stops being
+    readable before the loop looks again.
+    """
 
     __slots__ = (
         "_asyncio_future_blocking",
@@ -62,7 +70,11 @@ class Wake:
 
     def result(self):
         if self._cancelled:
-            raise asyncio.CancelledError() if self._message is None else asyncio.CancelledError(self._message)
+            raise (
+                asyncio.CancelledError()
+                if self._message is None
+                else asyncio.CancelledError(self._message)
+            )
 
     def cancel(self, msg=None):
         if self._callback is None:
@@ -83,15 +95,20 @@ class Wake:
         self.wake()
 
     def wake_soon(self):
-        """From any thread. The loop itself looks for a callback: this thread may look just before the task waits."""
+        """
+        From any thread. The loop itself looks for a callback: this thread may look just before the
+        task waits.
+        """
         self._woken = True
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.wake)
 
 
 class Watch:
-    """A descriptor in a loop, and the waiting tasks in order. A Watch does not refer to the Reader or Writer, which
-    holds the Watch as _watch and closes it."""
+    """
+    A descriptor in a loop, and the waiting tasks in order. A Watch does not refer to the Reader or
+    Writer, which holds the Watch as _watch and closes it.
+    """
 
     __slots__ = ("fd", "line", "loop", "pid", "registered")
 
@@ -127,8 +144,9 @@ class Watch:
             self.line[0].wake_soon()
 
     async def serve(self, fileno, attempt, last, timeout, turn=False):
-        """Call `attempt` when the tasks ahead are done, and whenever the descriptor of `fileno` is readable, and return
-        its first result; when the time is up, return the result of `last`. turn: let the other tasks run first."""
+        """Call `attempt` when the tasks ahead are done, and whenever the descriptor of `fileno` is
+        readable, and return its first result; when the time is up, return the result of `last`.
+        turn: let the other tasks run first."""
         wake, line = Wake(self.loop), self.line
         line.append(wake)
         timer = None if timeout is None else self.loop.call_later(timeout, wake.expire)
@@ -150,10 +168,14 @@ class Watch:
                         return last()
                     if self.fd is None:
                         self.fd = fileno()
-                        continue  # only with a descriptor does a try without a result make the descriptor wait
+                        # only with a descriptor does a try without a result make the descriptor
+                        # wait
+                        continue
                     self.register()
                 elif wake.expired:
-                    raise TimeoutError("no room in time: other calls of asend() wait for it, which came before")
+                    raise TimeoutError(
+                        "no room in time: other calls of asend() wait for it, which came before"
+                    )
                 await wake
         finally:
             if timer is not None:
@@ -175,13 +197,16 @@ def watch_of(owner):
         return watch
     if watch is not None:
         if watch.line and not watch.loop.is_closed():
-            raise RuntimeError(f"a task of another event loop waits on this {type(owner).__name__}: one loop at a time")
+            raise RuntimeError(
+                f"a task of another event loop waits on this {type(owner).__name__}: one loop at "
+                f"a time"
+            )
         watch.drop()
     owner._watch = Watch(loop)
     return owner._watch
 
 
-# ---- Reader ------------------------------------------------------------------------------------------------------
+# ---- Reader --------------------------------------------------------------------------------------
 
 
 async def arecv(reader, tagged, timeout):
@@ -195,12 +220,16 @@ async def arecv(reader, tagged, timeout):
             return received
     watch = watch_of(reader)
     if watch.line:
-        raise RuntimeError("another task waits on this Reader: give each task its own, or guard it with a lock")
+        raise RuntimeError(
+            "another task waits on this Reader: give each task its own, or guard it with a lock"
+        )
     receive = reader.recv_tagged if tagged else reader.recv
     if timeout == 0:
         return receive(0)
     # The last try raises the reason.
-    return await watch.serve(reader.fileno, lambda: reader._take(tagged), lambda: receive(1e-9), timeout)
+    return await watch.serve(
+        reader.fileno, lambda: reader._take(tagged), lambda: receive(1e-9), timeout
+    )
 
 
 async def arecv_many(reader, timeout, most):
@@ -221,10 +250,12 @@ async def anext_(reader):
             raise  # from a Reader that unpickled code uses, or from a device
         raise StopAsyncIteration from None
     except StopAsyncIteration as error:  # only the end of the ring ends an iteration
-        raise RuntimeError(f"a value was not received, as its own code raised {error!r:.200}") from error
+        raise RuntimeError(
+            f"a value was not received, as its own code raised {error!r:.200}"
+        ) from error
 
 
-# ---- Writer ------------------------------------------------------------------------------------------------------
+# ---- Writer --------------------------------------------------------------------------------------
 
 
 async def asend(writer, obj, timeout, tag, hash):
@@ -237,7 +268,10 @@ async def asend(writer, obj, timeout, tag, hash):
             return writer.send(obj, 0, tag=tag, hash=hash)
     # Packed now: the object may change during the wait.
     packed = pack(obj, allow_pickle=writer._allow_pickle, hash=hash)
-    offer, last = lambda: writer._offer(packed, tag, None), lambda: writer.send(packed, 1e-9, tag=tag)
+    offer, last = (
+        lambda: writer._offer(packed, tag, None),
+        lambda: writer.send(packed, 1e-9, tag=tag),
+    )
     await watch_of(writer).serve(writer.room_fileno, offer, last, timeout, outcome is _turn)
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the extension asks of torch, CuPy and JAX about tensors of a CUDA device, where that is rare or no hot path.
+"""
+What the extension asks of torch, CuPy and JAX about tensors of a CUDA device, where that is rare or
+no hot path.
 
-A stream is the number that the driver knows it by; 0 is the legacy default one, which DLPack calls 1. Nothing is
-imported here but by the receiver of an array of that library.
+A stream is the number that the driver knows it by; 0 is the legacy default one, which DLPack calls
+1. Nothing is imported here but by the receiver of an array of that library.
 """
 
 import errno
@@ -57,8 +59,8 @@ def _library(value: Any) -> str:
 
 
 def export(value: Any) -> Tuple[Any, int, int, bool]:
-    """An array's capsule, the stream it is ordered by, a frame's flags of its kind, and whether its memory may be used
-    again regardless of that stream, once the array is dropped."""
+    """An array's capsule, the stream it is ordered by, a frame's flags of its kind, and whether its
+    memory may be used again regardless of that stream, once the array is dropped."""
     library = _library(value)
     if library == "cupy":
         cupy = sys.modules["cupy"]
@@ -66,29 +68,41 @@ def export(value: Any) -> Tuple[Any, int, int, bool]:
             stream = cupy.cuda.get_current_stream().ptr
             array = cupy.ascontiguousarray(value)
             return array.__dlpack__(stream=stream or 1), stream, _CUPY, False
-    # JAX has streams of its own, and so may anybody: they wait for theirs, and the copy is waited for.
+    # JAX has streams of its own, and so may anybody: they wait for theirs, and the copy is waited
+    # for.
     flags = _JAX if library in ("jax", "jaxlib") else 0
     return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
 
 
 def export_contiguous(value: Any) -> Tuple[Any, int, int, bool]:
-    """As export(), of an array that is not in C order, whose library is not known: torch makes a copy in C order."""
+    """
+    As export(), of an array that is not in C order, whose library is not known: torch makes a copy
+    in C order.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
-        raise TypeError(f"a {type(value).__name__} on a CUDA device is not contiguous: make it so, or import torch")
+        raise TypeError(
+            f"a {type(value).__name__} on a CUDA device is not contiguous: make it so, or import "
+            f"torch"
+        )
     copy = torch.from_dlpack(value).contiguous()
     stream = stream_number(copy.device.index)
     return copy.__dlpack__(stream=stream or 1), stream, 0, True
 
 
 def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int, Tuple[Any, ...]]:
-    """Of a tensor to be made in a Writer's pool: device, bytes, torch's current stream, and the shape."""
+    """
+    Of a tensor to be made in a Writer's pool: device, bytes, torch's current stream, and the shape.
+    """
     torch = importlib.import_module("torch")
     where = torch.device("cuda" if device is None else device)
     if where.type != "cuda":
         raise ValueError(f"a Writer's pool is on a CUDA device, not on '{where}'")
     if not torch.cuda.is_available():
-        raise Error(errno.ENODEV, "Writer.empty() is for CUDA devices, and torch finds none: use torch.empty()")
+        raise Error(
+            errno.ENODEV,
+            "Writer.empty() is for CUDA devices, and torch finds none: use torch.empty()",
+        )
     ordinal = torch.cuda.current_device() if where.index is None else where.index
     shape = tuple(shape)
     nbytes = math.prod(shape) * torch.empty((0,), dtype=dtype).element_size()
@@ -109,11 +123,18 @@ def move(tensor: Any, device: int) -> Any:
 
 
 def pack(tensors: Sequence[Any], starts: Sequence[int]) -> Any:
-    """Bytes of torch's, with a copy of each tensor where it is to start: some kernels, in place of a copy for each."""
+    """
+    Bytes of torch's, with a copy of each tensor where it is to start: some kernels, in place of a
+    copy for each.
+    """
     torch = sys.modules["torch"]
     pieces, end = [], 0
     flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
-    gap = torch.zeros((max(b - a for a, b in zip([0, *starts], starts)),), dtype=torch.uint8, device=tensors[0].device)
+    gap = torch.zeros(
+        (max(b - a for a, b in zip([0, *starts], starts)),),
+        dtype=torch.uint8,
+        device=tensors[0].device,
+    )
     for piece, start in zip(flat, starts):
         if start > end:
             pieces.append(gap[: start - end])
@@ -123,8 +144,10 @@ def pack(tensors: Sequence[Any], starts: Sequence[int]) -> Any:
 
 
 def cupy_stream(device: int) -> Tuple[int, Any]:
-    """CuPy's current stream of that device, and the object whose end destroys the stream; the default stream if CuPy
-    is not here."""
+    """
+    CuPy's current stream of that device, and the object whose end destroys the stream; the default
+    stream if CuPy is not here.
+    """
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return 0, None
@@ -134,8 +157,8 @@ def cupy_stream(device: int) -> Tuple[int, Any]:
 
 
 def stream_object(device: int, number: int) -> Any:
-    """The object of torch or CuPy for the stream of that number, if that is the library's current stream; None: the
-    number is of another library."""
+    """The object of torch or CuPy for the stream of that number, if that is the library's current
+    stream; None: the number is of another library."""
     if used_cuda() is not None:
         stream = current_stream(device)
         if stream.cuda_stream == number:
@@ -166,7 +189,9 @@ def as_cupy(tensor: Any) -> Any:
 
 
 def as_jax(tensor: Any) -> Any:
-    """JAX's array over a DeviceTensor, or that itself where JAX is missing, or is for the CPU alone."""
+    """
+    JAX's array over a DeviceTensor, or that itself where JAX is missing, or is for the CPU alone.
+    """
     dlpack = _imported("jax.dlpack")
     try:
         return tensor if dlpack is None else dlpack.from_dlpack(tensor)

@@ -28,12 +28,15 @@ def signature_of(function: Any) -> Optional[str]:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return None
-    parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    parameters = [
+        parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()
+    ]
     return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
 
 
 class Caller(NamedTuple):
-    """The drop-in that asks: for `engine`, a name for people and the package of that name in lower letters."""
+    """The drop-in that asks: for `engine`, a name for people and the package of that name in lower
+    letters."""
 
     engine: str
     variable: str  # of the environment
@@ -58,7 +61,9 @@ class Caller(NamedTuple):
         return str(version)
 
     def tell_in_place(self, parts: str) -> None:
-        """An operator then sees in the engine's log, once for each process, that ringcast is there."""
+        """
+        An operator then sees in the engine's log, once for each process, that ringcast is there.
+        """
         back = f"unset {self.variable}" if os.environ.get(self.variable) else "uninstall()"
         text = "ringcast %s is in place of %s, in %s %s; to go back: %s"
         self.logger().info(text, ringcast.__version__, parts, self.engine, self._version(), back)
@@ -70,20 +75,27 @@ class Caller(NamedTuple):
             f"{' and '.join(TESTED[self.engine])}"
         )
         if self.is_strict():
-            text = "%s, and leaves all as it is, because %s=strict. Take a tested version, or a newer ringcast"
+            text = (
+                "%s, and leaves all as it is, because %s=strict. Take a tested version, or a newer "
+                "ringcast"
+            )
             self.logger().error(text, untested, self.variable)
         else:
             text = (
-                f"{untested}. It is in place where the signatures fit. Compare the results with those without "
-                f"ringcast, take a tested version, or set {self.variable}=strict, which leaves an untested "
+                f"{untested}. It is in place where the signatures fit. Compare the results with "
+                f"those without "
+                f"ringcast, take a tested version, or set {self.variable}=strict, which leaves an "
+                f"untested "
                 "version as it is"
             )
             warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 class Replacements:
-    """The replacements in the modules of `engine`, a package. True: there are some. The caller holds `lock` if several
-    threads may call."""
+    """
+    The replacements in the modules of `engine`, a package. True: there are some. The caller holds
+    `lock` if several threads may call.
+    """
 
     def __init__(self, engine: str) -> None:
         self.lock = threading.RLock()
@@ -103,8 +115,11 @@ class Replacements:
                 self._undo.pop()()
 
     def when_loaded(self, names: Collection[str], put: Callable[[types.ModuleType], None]) -> None:
-        """Call `put` with the loaded modules among `names` now, and with each of the rest as soon as the module has
-        run, before any import from the module. The calls hold `lock`, and end with take_out()."""
+        """
+        Call `put` with the loaded modules among `names` now, and with each of the rest as soon as
+        the module has run, before any import from the module. The calls hold `lock`, and end with
+        take_out().
+        """
 
         def put_if_in_place(module: types.ModuleType) -> None:
             with self.lock:
@@ -125,8 +140,9 @@ class Replacements:
         self.at_end(lambda: delattr(cls, name) if before is None else setattr(cls, name, before))
 
     def replace(self, original: Any, ours: Any) -> None:
-        """Replace `original` in every module, under any name; a later import gets `ours` from the defining module.
-        take_out() restores the original in the engine's modules, and in each other module that had the original."""
+        """Replace `original` in every module, under any name; a later import gets `ours` from the
+        defining module. take_out() restores the original in the engine's modules, and in each other
+        module that had the original."""
         places = _places(original)
 
         def undo() -> None:
@@ -147,7 +163,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._names, self._put = names, put
 
     def find_spec(
-        self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
+        self,
+        fullname: str,
+        path: Optional[Sequence[str]],
+        target: Optional[types.ModuleType] = None,
     ) -> Optional[importlib.machinery.ModuleSpec]:
         if fullname not in self._names:
             return None
@@ -159,16 +178,23 @@ class _Finder(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def _run(self, exec_module: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
+    def _run(
+        self, exec_module: Callable[[types.ModuleType], None], module: types.ModuleType
+    ) -> None:
         exec_module(module)
         self._put(module)
 
 
 def _places(thing: Any) -> List[Tuple[str, Dict[str, Any], str]]:
-    """The modules outside ringcast that hold `thing`: (module's name, module's names, the name of `thing` there)."""
+    """The modules outside ringcast that hold `thing`: (module's name, module's names, the name of
+    `thing` there)."""
     own = __name__.partition(".")[0]
     found = []
     for module_name, module in list(sys.modules.items()):
         if isinstance(module, types.ModuleType) and module_name.partition(".")[0] != own:
-            found += [(module_name, vars(module), name) for name, value in list(vars(module).items()) if value is thing]
+            found += [
+                (module_name, vars(module), name)
+                for name, value in list(vars(module).items())
+                if value is thing
+            ]
     return found

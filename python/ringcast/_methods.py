@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of Writer and Reader that need not be fast. Signatures and docstrings are those of _ringcast.pyi."""
+"""The methods of Writer and Reader that need not be fast. Signatures and docstrings are those of
+_ringcast.pyi."""
 
 import functools
 import sys
@@ -35,14 +36,18 @@ class Writer:
         self._send_error(text.encode("utf-8", "backslashreplace"), timeout, tag)
 
     def asend(self, obj, timeout=None, *, tag=0, hash=None):
-        return _loops().asend(self, obj, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG), hash)
+        return _loops().asend(
+            self, obj, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG), hash
+        )
 
     def compose(self, value, timeout=None, *, tag=0):
         tag = integer("tag", tag, 0, _MOST_TAG)
         return _composing().ComposedFrame(self, value, seconds_or_none(timeout), tag)
 
     def asend_many(self, values, timeout=None, *, tag=0):
-        return _loops().asend_many(self, values, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG))
+        return _loops().asend_many(
+            self, values, seconds_or_none(timeout), integer("tag", tag, 0, _MOST_TAG)
+        )
 
 
 class Reader:
@@ -70,7 +75,8 @@ class Reader:
 
 
 def add_to(extension, docstrings):
-    """Called by the extension, when its types are made. docstrings: those of the stub, by "Class_method"."""
+    """Called by the extension, when its types are made. docstrings: those of the stub, by
+    "Class_method"."""
     for ours, cls in ((Writer, extension.Writer), (Reader, extension.Reader)):
         for name, method in vars(ours).items():
             text = docstrings.get(f"{cls.__name__}_{name}")

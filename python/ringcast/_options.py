@@ -42,7 +42,9 @@ def _seconds(name: str, value: Any) -> float:
     try:
         seconds = math.copysign(value, value)
     except TypeError:
-        raise TypeError(f"{name} must be seconds as a number, or None, not {type(value).__name__}") from None
+        raise TypeError(
+            f"{name} must be seconds as a number, or None, not {type(value).__name__}"
+        ) from None
     except OverflowError:
         raise ValueError(f"{name} is out of range: {value!r}") from None
     if not seconds >= 0:
@@ -61,7 +63,8 @@ def _nanoseconds(seconds: float) -> int:
     return max(int(seconds * 1e9), 1)
 
 
-# What the switch of an engine's drop-in may say after 1 or strict, as in RINGCAST_VLLM=1,on_death=evict.
+# What the switch of an engine's drop-in may say after 1 or strict, as in
+# RINGCAST_VLLM=1,on_death=evict.
 SWITCHES: Dict[str, Dict[str, Tuple[str, ...]]] = {
     "RINGCAST_VLLM": {"on_death": ("fail", "evict")},
     "RINGCAST_SGLANG": {"on_death": ("fail", "evict"), "share": ("local", "hash")},
@@ -72,7 +75,9 @@ def switch(variable: str) -> Tuple[str, Dict[str, str]]:
     """0, 1 or strict, and what follows. ValueError: anything else."""
     first, values = settings(variable, **SWITCHES[variable])
     if first not in ("", "0", "1", "strict"):
-        raise ValueError(f"the environment's {variable} is {first!r:.40}: it must be 0, 1 or strict")
+        raise ValueError(
+            f"the environment's {variable} is {first!r:.40}: it must be 0, 1 or strict"
+        )
     return first or "0", values
 
 
@@ -86,7 +91,8 @@ def settings(variable: str, **keys: Tuple[str, ...]) -> Tuple[str, Dict[str, str
         if key not in keys or not value or keys[key] and value not in keys[key]:
             forms = [f"{name}={'|'.join(keys[name]) or '...'}" for name in keys]
             raise ValueError(
-                f"the environment's {variable} is {text!r:.100}: after a comma it has {' or '.join(forms)}"
+                f"the environment's {variable} is {text!r:.100}: after a comma it has "
+                f"{' or '.join(forms)}"
             )
     return first, found
 
@@ -123,7 +129,9 @@ def _numa(value: Any) -> Tuple[int, int]:
     if not isinstance(value, str):
         return _NUMA_NODE, integer("numa", value, 0, (1 << 32) - 1)
     if value not in _NUMA:
-        raise ValueError(f"numa must be 'local', 'none', 'interleaved' or the number of a node, not {value!r}")
+        raise ValueError(
+            f"numa must be 'local', 'none', 'interleaved' or the number of a node, not {value!r}"
+        )
     return _NUMA.index(value), 0
 
 
@@ -218,7 +226,9 @@ def reader(
     _flag("retain", retain)
     starts = _index("start", start, _STARTS)
     if tag is not None and not starts:
-        raise ValueError("tag needs start='latest': a Reader starts at the newest frame that has the tag")
+        raise ValueError(
+            "tag needs start='latest': a Reader starts at the newest frame that has the tag"
+        )
     return (
         _handle(handle),
         handle,
@@ -235,7 +245,9 @@ def reader(
     )
 
 
-def tap(handle: str, *, allow_pickle: Optional[bool] = None, classes: Any = None) -> Tuple[Any, ...]:
+def tap(
+    handle: str, *, allow_pickle: Optional[bool] = None, classes: Any = None
+) -> Tuple[Any, ...]:
     return _handle(handle), handle, allow_pickle, classes
 
 

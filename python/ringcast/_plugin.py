@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry points that vLLM and SGLang call in each process. Without the variable the call does nothing."""
+"""The entry points that vLLM and SGLang call in each process. Without the variable the call does
+nothing."""
 
 import warnings
 from typing import Callable

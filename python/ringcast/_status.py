@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a ring and of its parties, each at some moment. The names are those of ringcast.h."""
+"""
+The state of a ring and of its parties, each at some moment. The names are those of ringcast.h.
+"""
 
 from typing import NamedTuple, Tuple
 
@@ -13,7 +15,8 @@ class Stats(NamedTuple):
     sleeps: int  #: of these waits in the kernel
     wakes: int  #: system calls to wake another party
     waited_ns: int  #: nanoseconds of all waits
-    #: of the waits: [i] took less than 2**i microseconds and not less than 2**(i-1); [15] all longer waits
+    #: of the waits: [i] took less than 2**i microseconds and not less than 2**(i-1); [15] all
+    #: longer waits
     histogram: Tuple[int, ...]
     estimate_hits: int  #: frames for which reserve() without a size was enough
     grown: int  #: frames for which the Span of reserve() without a size had to grow
@@ -25,8 +28,8 @@ class ReaderStatus(NamedTuple):
 
     slot: int
     pid: int
-    #: "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", "evicted" (and alive), or
-    #: "unknown" (nothing tells whether the reader lives)
+    #: "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", "evicted"
+    #: (and alive), or "unknown" (nothing tells whether the reader lives)
     state: str
     name: str  #: as given to Reader(..., name=...), or empty
     position: int  #: how far the reader has received, in bytes since the ring was made
@@ -92,11 +95,13 @@ class GpuStatus(NamedTuple):
 
 
 class GpuInfo(NamedTuple):
-    """How tensors of a CUDA device go from a Writer, or come to a Reader. The counts begin with the first tensor."""
+    """How tensors of a CUDA device go from a Writer, or come to a Reader. The counts begin with the
+    first tensor."""
 
-    #: "pool": by the pool on the device. Else through the ring: for a Writer "no_pool", "no_reader" (no reader is
-    #: attached), "waiting" (a reader has not opened the pool yet), "refused" (a reader's last try to open the pool has
-    #: failed) or "lost" (the device has failed); for a Reader "no_pool", "refused" or "lost"
+    #: "pool": by the pool on the device. Else through the ring: for a Writer "no_pool", "no_reader"
+    #: (no reader is attached), "waiting" (a reader has not opened the pool yet), "refused" (a
+    #: reader's last try to open the pool has failed) or "lost" (the device has failed); for a
+    #: Reader "no_pool", "refused" or "lost"
     way: str
     why: str  #: in words, or empty
     device: int  #: the device's number in this process
@@ -113,4 +118,5 @@ class GpuInfo(NamedTuple):
     syncs: int  #: calls that waited for the device
     slots_used: int  #: of the pool, now
     bytes_used: int
-    registered: bool  #: whether the driver knows the ring's memory: copies to and from the ring then need no wait
+    # : whether the driver knows the ring's memory: copies to and from the ring then need no wait
+    registered: bool

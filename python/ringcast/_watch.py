@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread of the process sleeps until a reader of a watched Writer dies, so that deaths are noticed without a call.
+"""
+One thread of the process sleeps until a reader of a watched Writer dies, so that deaths are noticed
+without a call.
 
-A Writer finds a dead reader only when the reader blocks the Writer, or in check(). If a rank waits for a sender, and
-the sender for the dead rank, neither would ever hear of the death. The thread polls descriptors (a pidfd is readable
-within milliseconds of a death). While all readers live it looks, once a second, whether the descriptors are still
-there: a program may close what it doesn't know, and have its own files by the same numbers.
+A Writer finds a dead reader only when the reader blocks the Writer, or in check(). If a rank waits
+for a sender, and the sender for the dead rank, neither would ever hear of the death. The thread
+polls descriptors (a pidfd is readable within milliseconds of a death). While all readers live it
+looks, once a second, whether the descriptors are still there: a program may close what it doesn't
+know, and have its own files by the same numbers.
 """
 
 import contextlib
@@ -27,11 +30,14 @@ _watcher: "Optional[_Watcher]" = None
 
 
 def watch(writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], None]:
-    """Have the watching thread call `method`, a bound method, whenever a reader of `writer` may have died.
+    """
+    Have the watching thread call `method`, a bound method, whenever a reader of `writer` may have
+    died.
 
-    The method calls Writer.check() itself (the Writer may be closed by then) and returns whether to go on watching. An
-    exception of the method is shown as any thread's, and ends the watching. The method's object is held weakly. Returns
-    a function that ends the watching, to be called before the Writer is closed.
+    The method calls Writer.check() itself (the Writer may be closed by then) and returns whether to
+    go on watching. An exception of the method is shown as any thread's, and ends the watching. The
+    method's object is held weakly. Returns a function that ends the watching, to be called before
+    the Writer is closed.
     """
     global _watcher
     descriptor = writer.fileno()
@@ -51,11 +57,15 @@ class _Watcher:
         # Re-entrant: the holder may collect an owner, and the finalizer takes the lock again.
         self._lock = threading.RLock()
         self._epoll = _new_epoll()
-        self._watched: Dict[int, Tuple[ringcast.Writer, Any]] = {}  # by descriptor; with the weak method
+        self._watched: Dict[
+            int, Tuple[ringcast.Writer, Any]
+        ] = {}  # by descriptor; with the weak method
         self._gone: List[Any] = []  # of earlier epolls, never closed: the numbers are the program's
         threading.Thread(target=self._run, name="ringcast-watch", daemon=True).start()
 
-    def add(self, descriptor: int, writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], None]:
+    def add(
+        self, descriptor: int, writer: ringcast.Writer, method: Callable[[], bool]
+    ) -> Callable[[], None]:
         weak = weakref.WeakMethod(method)
 
         def forget() -> None:
@@ -93,7 +103,10 @@ class _Watcher:
             ready = []
             time.sleep(_LOOK)
         if not ready:
-            with self._lock, contextlib.suppress(OSError):  # no descriptor is free: until the next look
+            with (
+                self._lock,
+                contextlib.suppress(OSError),
+            ):  # no descriptor is free: until the next look
                 self._look()
         return ready
 
@@ -145,7 +158,9 @@ def _call(method: Callable[[], bool]) -> bool:
     try:
         return method()
     except Exception:
-        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+        threading.excepthook(
+            threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+        )
         return False
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: the phases of each send and each recv, in all processes of a run, as a file for ui.perfetto.dev.
+"""Traces: the phases of each send and each recv, in all processes of a run, as a file for
+ui.perfetto.dev.
 
     RINGCAST_TRACE=trace.json python program.py     # each process with the variable
     ringcast.trace.start("trace.json")              # or by hand, in each process
@@ -36,22 +37,27 @@ _trace: Optional["_Trace"] = None
 def start(file: Any, limit: int = _LIMIT) -> None:
     """Trace this process from now on, into `file`, until stop() or the end of the process.
 
-    Processes with the same file share the file. The file of an earlier run is replaced, once no process traces into it
-    any more. The file takes at most `limit` bytes; then the trace ends, with a warning.
+    Processes with the same file share the file. The file of an earlier run is replaced, once no
+    process traces into it any more. The file takes at most `limit` bytes; then the trace ends, with
+    a warning.
 
-    OSError: the file can't be written. ValueError: this process traces already; the file is there, and no trace; or
-    `limit` is out of range.
+    OSError: the file can't be written. ValueError: this process traces already; the file is there,
+    and no trace; or `limit` is out of range.
     """
     global _trace
     if _trace is not None:
-        raise ValueError(f"this process traces into {_trace.path} already: call ringcast.trace.stop() first")
+        raise ValueError(
+            f"this process traces into {_trace.path} already: call ringcast.trace.stop() first"
+        )
     trace = _Trace(os.path.abspath(os.fsdecode(file)), integer("limit", limit, _LEAST, sys.maxsize))
     _spans.subscribe(trace.take)
     _trace = trace
 
 
 def stop() -> None:
-    """Write the events so far, and end the trace of this process. Without a trace nothing happens."""
+    """
+    Write the events so far, and end the trace of this process. Without a trace nothing happens.
+    """
     global _trace
     trace, _trace = _trace, None
     if trace is not None:
@@ -67,19 +73,27 @@ def flush() -> None:
 
 
 def start_as_asked() -> None:
-    """Called by `import ringcast` if RINGCAST_TRACE is set. If the file can't be written, the program goes on."""
+    """
+    Called by `import ringcast` if RINGCAST_TRACE is set. If the file can't be written, the program
+    goes on.
+    """
     try:
         start(os.environ["RINGCAST_TRACE"])
-        os.environ["RINGCAST_TRACE"] = os.path.abspath(os.environ["RINGCAST_TRACE"])  # for children in other folders
+        os.environ["RINGCAST_TRACE"] = os.path.abspath(
+            os.environ["RINGCAST_TRACE"]
+        )  # for children in other folders
     except (OSError, ValueError, TypeError) as error:
-        warnings.warn(f"no trace is taken, as RINGCAST_TRACE asks: {error}", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"no trace is taken, as RINGCAST_TRACE asks: {error}", RuntimeWarning, stacklevel=3
+        )
 
 
-# ---- Names ---------------------------------------------------------------------------------------------------------
+# ---- Names ---------------------------------------------------------------------------------------
 
 
 def note_rank() -> None:
-    """Called when a group gets its first ring: the program may leave the group before any event is written."""
+    """Called when a group gets its first ring: the program may leave the group before any event is
+    written."""
     trace = _trace
     if trace is not None:
         trace.note_rank()
@@ -105,13 +119,15 @@ def _process_name(rank: Optional[int]) -> str:
     return ", ".join(names) or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 
-# ---- Events --------------------------------------------------------------------------------------------------------
+# ---- Events --------------------------------------------------------------------------------------
 
 
 class _Trace:
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, limit
-        self.known_rank: Optional[Tuple[int, int]] = None  # with the pid; stays, when the program leaves its group
+        self.known_rank: Optional[Tuple[int, int]] = (
+            None  # with the pid; stays, when the program leaves its group
+        )
         self.export: "Optional[Export]" = exporter()
         self._begin_process()
         self.file: "Optional[TraceFile]" = TraceFile(path, limit, self._about_process())
@@ -128,7 +144,10 @@ class _Trace:
         self.told_threads: Set[int] = set()
 
     def take(self, spans: List[_spans.Span]) -> None:
-        """The subscriber: called by several threads at the same time, and in a forked child with the parent's file."""
+        """
+        The subscriber: called by several threads at the same time, and in a forked child with the
+        parent's file.
+        """
         forked = self._is_forked()
         with self.lock:
             self.is_taking = True
@@ -159,7 +178,9 @@ class _Trace:
             export(spans, rings)
         except Exception as error:  # another package's: the trace goes on
             self.export = None
-            warnings.warn(f"no more spans go to OpenTelemetry: {error!r}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"no more spans go to OpenTelemetry: {error!r}", RuntimeWarning, stacklevel=2
+            )
 
     def _bound(self, error: Exception) -> None:
         """Another process holds the file."""
@@ -167,7 +188,11 @@ class _Trace:
             return
         lost = self.kept.count(b"\n")
         self._forget()
-        warnings.warn(f"the trace lacks {lost} events of process {self.pid}: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"the trace lacks {lost} events of process {self.pid}: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _give_up(self, error: Exception) -> None:
         global _trace
@@ -178,10 +203,13 @@ class _Trace:
             _trace = None
         if not self.is_ended:
             _spans.unsubscribe(self.take)
-        warnings.warn(f"the trace of process {self.pid} ends here: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"the trace of process {self.pid} ends here: {error}", RuntimeWarning, stacklevel=2
+        )
 
     def _is_forked(self) -> bool:
-        """Whether a child makes the first call since the fork. The lock and the kept events are the parent's."""
+        """Whether a child makes the first call since the fork. The lock and the kept events are the
+        parent's."""
         if self.pid == os.getpid():
             return False
         self._begin_process()
@@ -220,7 +248,14 @@ class _Trace:
 
     def _about(self, what: str, tid: int, name: Any) -> bytes:
         key = "sort_index" if what.endswith("sort_index") else "name"
-        event = {"cat": "ringcast", "ph": "M", "name": what, "pid": self.pid, "tid": tid, "args": {key: name}}
+        event = {
+            "cat": "ringcast",
+            "ph": "M",
+            "name": what,
+            "pid": self.pid,
+            "tid": tid,
+            "args": {key: name},
+        }
         return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
     def _lines(self, spans: List[_spans.Span], first: bytes, rings: Dict[int, str]) -> Any:
@@ -238,7 +273,10 @@ class _Trace:
         yield "".join(self._slices(spans, rings)).encode()
 
     def _slices(self, spans: List[_spans.Span], rings: Dict[int, str]) -> Any:
-        """In reverse, so that a call comes before its phases: the first of two slices with one start is the outer."""
+        """
+        In reverse, so that a call comes before its phases: the first of two slices with one start
+        is the outer.
+        """
         names = {ring: json.dumps(name) for ring, name in rings.items()}
         pid = self.pid
         for kind, start, end, thread, ring, position, size in reversed(spans):
@@ -246,18 +284,23 @@ class _Trace:
             took = end - start
             name = names.get(ring) or f'"{ring:016x}"'
             yield (
-                f',{{"cat":"ringcast","ph":"X","name":"{kind}",{place},"dur":{took // 1000}.{took % 1000:03},'
+                f',{{"cat":"ringcast","ph":"X","name":"{kind}",{place},'
+                f'"dur":{took // 1000}.{took % 1000:03},'
                 f'"args":{{"ring":{name},"position":{position},"bytes":{size}}}}}\n'
             )
             if kind in _FLOWS and position % 128 in (0, 16):
                 frame = position - position % 128
-                yield f',{{"cat":"ringcast","name":"{ring:016x}","id":"{frame:#x}",{_FLOWS[kind]},{place}}}\n'
+                yield (
+                    f',{{"cat":"ringcast","name":"{ring:016x}","id":"{frame:#x}",'
+                    f"{_FLOWS[kind]},{place}}}\n"
+                )
 
 
-# Perfetto joins one start and any number of ends by category, name and id. An arrow begins at the slice with the
-# earlier start. A recv may begin before the send, so the arrow ends at "decode". A frame begins at a multiple of 128,
-# and the first message of a packed frame, which stands for the batch, 16 bytes on. A further message may be at such a
-# place, too: an end without a start is no arrow.
+# Perfetto joins one start and any number of ends by category, name and id. An arrow begins at the
+# slice with the earlier start. A recv may begin before the send, so the arrow ends at "decode". A
+# frame begins at a multiple of 128, and the first message of a packed frame, which stands for the
+# batch, 16 bytes on. A further message may be at such a place, too: an end without a start is no
+# arrow.
 _FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}
 
 
@@ -271,8 +314,8 @@ _FLOWS = {"publish": '"ph":"s"', "decode": '"ph":"f","bp":"e"'}
 # A process keeps a shared lock until the trace ends. The first process of a run finds no such lock,
 # and replaces the file of an earlier run; all others append. Both locks are of bytes far behind the
 # end. They belong to the open file description, so the kernel ends the locks with the process.
-# (flock would not do: NFS turns it into a lock of all bytes.) Whoever can read a file can lock it, so
-# the file is for this user alone.
+# (flock would not do: NFS turns it into a lock of all bytes.) Whoever can read a file can lock it,
+# so the file is for this user alone.
 
 HEAD = b'{"traceEvents":[\n'
 MARK = HEAD + b'{"cat":"ringcast",'  # how each trace of ringcast begins
@@ -294,8 +337,8 @@ class Busy(OSError):
 
 class TraceFile:
     def __init__(self, path: str, limit: int, first: bytes) -> None:
-        """first: an event, the first line of a new file. OSError: the file can't be written. ValueError: the file is
-        no trace."""
+        """first: an event, the first line of a new file. OSError: the file can't be written.
+        ValueError: the file is no trace."""
         self.path, self.limit = path, limit
         self.fd = -1
         self.id = (-1, -1)
@@ -317,7 +360,10 @@ class TraceFile:
     def _begin(self, first: bytes) -> None:
         found = os.pread(self.fd, len(MARK), 0)
         if found and found != MARK:
-            raise ValueError(f"{self.path} is there, and no trace of ringcast: give another name, or delete the file")
+            raise ValueError(
+                f"{self.path} is there, and no trace of ringcast: give another name, or delete "
+                f"the file"
+            )
         with contextlib.suppress(OSError):  # of a file system without modes
             os.fchmod(self.fd, 0o600)  # the file of an earlier release
         os.ftruncate(self.fd, 0)
@@ -347,8 +393,8 @@ class TraceFile:
         return True
 
     def append(self, first: bytes, lines: bytes) -> None:
-        """Add lines of the form b",{...}\\n". first: for a new file, if the file was deleted. TooLarge: nothing was
-        added. Busy. OSError."""
+        """Add lines of the form b",{...}\\n". first: for a new file, if the file was deleted.
+        TooLarge: nothing was added. Busy. OSError."""
         if self._is_gone():
             self._open(first, _WAIT)
         with self._locked(_WAIT):
@@ -365,7 +411,8 @@ class TraceFile:
             return True
 
     def _is_mine(self) -> bool:
-        """Whether the descriptor is still the file's: the program may have closed it, and opened a file of its own."""
+        """Whether the descriptor is still the file's: the program may have closed it, and opened a
+        file of its own."""
         try:
             return self.fd >= 0 and _id(os.fstat(self.fd)) == self.id
         except OSError:
@@ -386,7 +433,10 @@ class TraceFile:
                 break
             at = before
         if at == 0:
-            raise ValueError(f"{self.path} is no trace of ringcast any more: another program has written to the file")
+            raise ValueError(
+                f"{self.path} is no trace of ringcast any more: another program has written to "
+                f"the file"
+            )
         os.ftruncate(self.fd, start + at)
         return start + at
 
@@ -425,10 +475,14 @@ def exporter() -> Optional[Export]:
 
     def export(spans: List[_spans.Span], rings: Dict[int, str]) -> None:
         wall = time.time_ns() - time.monotonic_ns()
-        calls: Dict[int, List[Tuple[_spans.Span, Any]]] = {}  # of each thread: the calls around the present span
+        calls: Dict[
+            int, List[Tuple[_spans.Span, Any]]
+        ] = {}  # of each thread: the calls around the present span
         for span in reversed(spans):  # a call comes before its phases
             around = calls.setdefault(span.thread, [])
-            while around and not (around[-1][0].start_ns <= span.start_ns and span.end_ns <= around[-1][0].end_ns):
+            while around and not (
+                around[-1][0].start_ns <= span.start_ns and span.end_ns <= around[-1][0].end_ns
+            ):
                 around.pop()
             # An empty context: the program's span at the time of a flush is no parent.
             context = trace.set_span_in_context(around[-1][1], Context()) if around else Context()

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs SGLang's callers of broadcast_pyobj over gloo, with SGLang as it is and with ringcast in place, and compares.
+"""
+Runs SGLang's callers of broadcast_pyobj over gloo, with SGLang as it is and with ringcast in place,
+and compares.
 
-The real package's modules are used where they can be imported without a GPU: those that define broadcast_pyobj, and
-communication_op. Of callers in modules that need CUDA packages, the method itself is cut out of the file and run with
-its few names given; where a method does much else, its call is made as it stands there. What each rank got is compared.
-Exit status 0: all cases pass, both ways, with the same results on each rank.
+The real package's modules are used where they can be imported without a GPU: those that define
+broadcast_pyobj, and communication_op. Of callers in modules that need CUDA packages, the method
+itself is cut out of the file and run with its few names given; where a method does much else, its
+call is made as it stands there. What each rank got is compared. Exit status 0: all cases pass, both
+ways, with the same results on each rank.
 
 python tests/compat/sglang.py [--version 0.5.23 --version ...]
 """
@@ -44,7 +47,9 @@ def run(source, which, world):
                 entry = json.loads(line)
                 found.setdefault(entry["case"], [None] * world)[rank] = entry["result"]
         if status:
-            raise SystemExit(f"compat: rank {rank} of {world}, with {which}, ended with:\n{errors[-3000:]}")
+            raise SystemExit(
+                f"compat: rank {rank} of {world}, with {which}, ended with:\n{errors[-3000:]}"
+            )
     return found
 
 

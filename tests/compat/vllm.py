@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs vLLM's own tests of what ringcast replaces, with vLLM as it is and with ringcast in place, and compares.
+"""
+Runs vLLM's own tests of what ringcast replaces, with vLLM as it is and with ringcast in place, and
+compares.
 
-The real package is used: its source distribution, built for no device, on vLLM's CPU platform, with its own conftest.
-Exit status 0: every test that judges behaviour passes with ringcast, or fails without it too on this machine. A test
-that looks into what vLLM's queue is made of, and not at what it does, is in PRIVATE, each with the reason; it must fail
-of that reason and no other.
+The real package is used: its source distribution, built for no device, on vLLM's CPU platform, with
+its own conftest. Exit status 0: every test that judges behaviour passes with ringcast, or fails
+without it too on this machine. A test that looks into what vLLM's queue is made of, and not at what
+it does, is in PRIVATE, each with the reason; it must fail of that reason and no other.
 
 python tests/compat/vllm.py [--version 0.33.0 --version ...] [--source FOLDER] [TEST...]
 """
@@ -24,7 +26,14 @@ from ringcast._install import TESTED
 VERSIONS = TESTED["vLLM"]
 TESTS = ["test_shm_broadcast.py", "test_mq_connect_ip.py", "test_comm_ops.py"]
 MORE_FOR_TESTS = ["httpx", "multiprocess", "pytest-asyncio", "ray", "tblib"]
-TO_BUILD = ["jinja2", "packaging", "setuptools>=77,<81", "setuptools-rust", "setuptools_scm", "wheel"]
+TO_BUILD = [
+    "jinja2",
+    "packaging",
+    "setuptools>=77,<81",
+    "setuptools-rust",
+    "setuptools_scm",
+    "wheel",
+]
 SECONDS = 1800
 
 # Test -> (an error that it must fail of, the reason). Without its parameters: all of them.
@@ -38,7 +47,10 @@ PRIVATE = {
     "test_message_queue_shutdown_idle": (f"{_NO} '_spin_condition'", _SPIN),
     "test_message_queue_idle_wake": (f"{_NO} '_spin_condition'", _SPIN),
     "test_message_queue_busy_to_idle": (f"{_NO} '_spin_condition'", _SPIN),
-    "test_reader_rechecks_shm_after_idle_wait_timeout_without_notify": (f"{_NO} 'local_socket'", _SPIN),
+    "test_reader_rechecks_shm_after_idle_wait_timeout_without_notify": (
+        f"{_NO} 'local_socket'",
+        _SPIN,
+    ),
     "test_busy_reader_consumes_write_notifications": (f"{_NO} '_spin_condition'", _SPIN),
     "test_tensor_broadcast": ("has no attribute 'recv'", _SENT),
     "test_broadcast_retains_values_after_ring_reuse": ("has no attribute 'recv'", _SENT),
@@ -48,32 +60,62 @@ PRIVATE = {
     ),
     "test_acquire_read_releases_slot_when_reader_raises": (
         f"{_NO} 'acquire_read'",
-        "opens a block of vLLM's ring in place (acquire_read, acquire_write); a ring of ringcast has no blocks",
+        "opens a block of vLLM's ring in place (acquire_read, acquire_write); a ring of ringcast "
+        "has no blocks",
     ),
     "test_tensor_arena_registry_is_weak_and_survives_shutdown": (f"{_NO} 'tensor_arena'", _ARENA),
-    "test_create_from_handle_tolerates_arena_attach_failure": ("cannot unpack non-iterable NoneType", _ARENA),
+    "test_create_from_handle_tolerates_arena_attach_failure": (
+        "cannot unpack non-iterable NoneType",
+        _ARENA,
+    ),
     "test_arena_broadcast": (f"{_NO} 'tensor_arena'", _ARENA),
-    "test_irecv_tensor_dict_send_allgather_postprocess_binds_keys": ("weak reference to 'NoneType'", _ISEND),
-    "test_isend_object_posts_size_then_object_and_releases_on_wait": ("weak reference to 'NoneType'", _ISEND),
+    "test_irecv_tensor_dict_send_allgather_postprocess_binds_keys": (
+        "weak reference to 'NoneType'",
+        _ISEND,
+    ),
+    "test_isend_object_posts_size_then_object_and_releases_on_wait": (
+        "weak reference to 'NoneType'",
+        _ISEND,
+    ),
     "test_isend_tensor_dict_includes_metadata_handle": ("weak reference to 'NoneType'", _ISEND),
-    "test_isend_tensor_dict_self_retains_for_fire_and_forget": ("weak reference to 'NoneType'", _ISEND),
-    "test_send_tensor_dict_sync_path_does_not_self_retain": ("weak reference to 'NoneType'", _ISEND),
+    "test_isend_tensor_dict_self_retains_for_fire_and_forget": (
+        "weak reference to 'NoneType'",
+        _ISEND,
+    ),
+    "test_send_tensor_dict_sync_path_does_not_self_retain": (
+        "weak reference to 'NoneType'",
+        _ISEND,
+    ),
 }
 # Parameter -> what would differ even if nothing private were looked into.
-DIFFERENT = {"numpy_readonly": "; it also wants a read-only array to arrive read-only: with ringcast all are writable"}
-# These only set the private attribute, which says how to wait; once it is there, the rest judges behaviour.
+DIFFERENT = {
+    "numpy_readonly": "; it also wants a read-only array to arrive read-only: with ringcast all "
+    "are writable"
+}
+# These only set the private attribute, which says how to wait; once it is there, the rest judges
+# behaviour.
 STAND_INS = ["test_message_queue_shutdown_busy", "test_message_queue_shutdown_idle"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--version", action="append", help=f"default: {' and '.join(VERSIONS)}")
-    parser.add_argument("--source", type=pathlib.Path, help="an unpacked source distribution, in place of a download")
-    parser.add_argument("tests", nargs="*", help="a test of vLLM's, as pytest's -k has it; default: all")
+    parser.add_argument(
+        "--source",
+        type=pathlib.Path,
+        help="an unpacked source distribution, in place of a download",
+    )
+    parser.add_argument(
+        "tests", nargs="*", help="a test of vLLM's, as pytest's -k has it; default: all"
+    )
     arguments = parser.parse_args()
     if arguments.source:
         return 1 if check(arguments.source.resolve(), arguments.tests) else 0
-    return 1 if sum([check(download(one), arguments.tests) for one in arguments.version or VERSIONS]) else 0
+    return (
+        1
+        if sum([check(download(one), arguments.tests) for one in arguments.version or VERSIONS])
+        else 0
+    )
 
 
 def check(source, tests):
@@ -83,7 +125,11 @@ def check(source, tests):
 
     failed = in_place(source)
     runs = {which: run(source, which, only) for which in ("ringcast", "vllm")}
-    stand_in = run(source, "ringcast", ["-k", " or ".join(STAND_INS)], COMPAT_STAND_INS="1") if not only else {}
+    stand_in = (
+        run(source, "ringcast", ["-k", " or ".join(STAND_INS)], COMPAT_STAND_INS="1")
+        if not only
+        else {}
+    )
     for which, outcomes in runs.items():
         outcomes.update(groups(source, which))
     failed += report(runs["vllm"], runs["ringcast"], stand_in)
@@ -92,7 +138,7 @@ def check(source, tests):
     return len(failed)
 
 
-# ---- Getting it ------------------------------------------------------------------------------------------------------
+# ---- Getting it ----------------------------------------------------------------------------------
 
 
 def download(version):
@@ -104,21 +150,26 @@ def download(version):
             *["download", "-q", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"],
             *["-d", str(fetch.DOWNLOADS), f"vllm=={version}"],
             VLLM_TARGET_DEVICE="empty",
-            VLLM_VERSION_OVERRIDE=version,  # or its version has a suffix, which pip takes for another
+            # or its version has a suffix, which pip takes for another
+            VLLM_VERSION_OVERRIDE=version,
         )
     return fetch.unpacked(archive, fetch.BUILD / f"vllm-{version}")
 
 
 def ready(source):
-    fetch.install(fetch.without_lower_bounds(source / "requirements" / "common.txt") + MORE_FOR_TESTS, "vllm")
+    fetch.install(
+        fetch.without_lower_bounds(source / "requirements" / "common.txt") + MORE_FOR_TESTS, "vllm"
+    )
 
 
 def environment(source, **more):
     # A platform without devices would do for the queue, but the tests ask it how many it has.
-    return fetch.environment(fetch.PLUGIN, source, VLLM_TARGET_DEVICE="cpu", VLLM_LOGGING_LEVEL="WARNING", **more)
+    return fetch.environment(
+        fetch.PLUGIN, source, VLLM_TARGET_DEVICE="cpu", VLLM_LOGGING_LEVEL="WARNING", **more
+    )
 
 
-# ---- Running it ------------------------------------------------------------------------------------------------------
+# ---- Running it ----------------------------------------------------------------------------------
 
 
 def in_place(source):
@@ -135,7 +186,17 @@ def run(source, which, options, **more):
         outcomes.touch()
         log = fetch.BUILD / f"vllm-{which}{'-stand-ins' if more else ''}.log"
         fetch.say(f"vLLM's tests, with {which}; log in {log.relative_to(fetch.ROOT)}")
-        command = [fetch.python(), "-m", "pytest", "-p", "ringcast_compat", "-p", "no:cacheprovider", "-q", *options]
+        command = [
+            fetch.python(),
+            "-m",
+            "pytest",
+            "-p",
+            "ringcast_compat",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            *options,
+        ]
         command += [str(pathlib.Path("tests", "distributed", test)) for test in TESTS]
         with open(log, "w") as file:
             subprocess.run(
@@ -177,7 +238,7 @@ def groups(source, which):
     return worst
 
 
-# ---- Telling it ------------------------------------------------------------------------------------------------------
+# ---- Telling it ----------------------------------------------------------------------------------
 
 
 def report(before, after, stand_in):
@@ -194,7 +255,10 @@ def report(before, after, stand_in):
         if not good:
             print(why)
     for test, (outcome, why) in stand_in.items():
-        print(f"{test:{width}}  {'':8} {outcome:8} with an empty object in place of the private attribute")
+        print(
+            f"{test:{width}}  {'':8} {outcome:8} with an empty object in place of the private "
+            f"attribute"
+        )
         if outcome != "passed":
             failed.append(test + " with a stand-in")
             print(why)
@@ -202,7 +266,10 @@ def report(before, after, stand_in):
 
 
 def errors(why):
-    """The errors among what a test, and the processes that it started, printed; not the source lines beside them."""
+    """
+    The errors among what a test, and the processes that it started, printed; not the source lines
+    beside them.
+    """
     return [line for line in why.splitlines() if re.match(r"E  |\S*(Error|Exception):", line)]
 
 

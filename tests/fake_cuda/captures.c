@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams that capture a graph, in CUDA's mode GLOBAL: what is forbidden meanwhile, to whom, and what it spoils. */
+/* Streams that capture a graph, in CUDA's mode GLOBAL: what is forbidden meanwhile, to whom, and
+ * what it spoils. */
 #define _GNU_SOURCE
 #include "tests/fake_cuda/fake.h"
 
@@ -7,8 +8,8 @@ enum { GLOBAL, THREAD_LOCAL, RELAXED = RC_CU_STREAM_CAPTURE_MODE_RELAXED };
 
 static _Thread_local rc_cu_capture_mode own_mode; /* GLOBAL, as CUDA's is at first */
 
-/* What is allowed whoever captures; CUDA names only some of those that are not, so all others are taken for it. Work
- * for a stream is told apart by the stream. */
+/* What is allowed whoever captures; CUDA names only some of those that are not, so all others are
+ * taken for it. Work for a stream is told apart by the stream. */
 static const enum fake_function allowed[] = {FAKE_init,
                                              FAKE_driver_get_version,
                                              FAKE_get_error_name,
@@ -47,7 +48,8 @@ static void spoil(struct rc_cu_stream *stream) {
   fake.spoilt++;
 }
 
-/* Spoils those of a context, or of all (NULL), and of the calling thread alone, or of all. Whether there was one. */
+/* Spoils those of a context, or of all (NULL), and of the calling thread alone, or of all. Whether
+ * there was one. */
 static bool spoil_all(const struct rc_cu_context *context, bool own_alone) {
   bool found = false;
   for (int i = 0; i < MOST_DEVICES; i++) {
@@ -64,7 +66,8 @@ static bool spoil_all(const struct rc_cu_context *context, bool own_alone) {
 
 rc_cu_result fake_check_captures(enum fake_function function) {
   if (is_allowed(function) || own_mode == RELAXED) return RC_CU_SUCCESS;
-  return spoil_all(NULL, own_mode == THREAD_LOCAL) ? RC_CU_STREAM_CAPTURE_UNSUPPORTED : RC_CU_SUCCESS;
+  return spoil_all(NULL, own_mode == THREAD_LOCAL) ? RC_CU_STREAM_CAPTURE_UNSUPPORTED
+                                                   : RC_CU_SUCCESS;
 }
 
 rc_cu_result fake_check_capture_of(const struct rc_cu_context *context) {
@@ -93,7 +96,8 @@ rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, rc_cu_capture_status *out)
   BEGIN(stream_is_capturing, FAKE_CURRENT);
   struct rc_cu_stream *found = fake_stream_find(context, stream);
   if (!found) return fake_end(RC_CU_INVALID_HANDLE);
-  if (found == context->legacy && find_in_the_way(found)) return fake_end(RC_CU_STREAM_CAPTURE_IMPLICIT);
+  if (found == context->legacy && find_in_the_way(found))
+    return fake_end(RC_CU_STREAM_CAPTURE_IMPLICIT);
   *out = (rc_cu_capture_status)found->capturing;
   return fake_end(RC_CU_SUCCESS);
 }

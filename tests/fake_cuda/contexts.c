@@ -12,7 +12,7 @@ enum { DEPTH = 16 };
 static _Thread_local struct rc_cu_context *stack[DEPTH];
 static _Thread_local int depth;
 
-/* ---- Start ------------------------------------------------------------------------------------------------------ */
+/* ---- Start ----------------------------------------------------------------------------------- */
 
 static int number(const char *name, int otherwise) {
   const char *text = fake_setting(name);
@@ -55,15 +55,17 @@ rc_cu_result cuDriverGetVersion(int *out) {
 }
 
 /* clang-format off */
-#define NAMES(X)                                                                                                      \
-  X(INVALID_VALUE) X(OUT_OF_MEMORY) X(NOT_INITIALIZED) X(DEINITIALIZED) X(STUB_LIBRARY) X(NO_DEVICE)                  \
-  X(INVALID_DEVICE) X(INVALID_CONTEXT) X(MAP_FAILED) X(ALREADY_MAPPED) X(PEER_ACCESS_UNSUPPORTED) X(INVALID_HANDLE)   \
-  X(NOT_FOUND) X(NOT_READY) X(ILLEGAL_ADDRESS) X(TOO_MANY_PEERS) X(HOST_MEMORY_ALREADY_REGISTERED)                    \
-  X(HOST_MEMORY_NOT_REGISTERED) X(NOT_PERMITTED) X(NOT_SUPPORTED) X(STREAM_CAPTURE_UNSUPPORTED)                       \
-  X(STREAM_CAPTURE_INVALIDATED) X(STREAM_CAPTURE_IMPLICIT)
+#define NAMES(X) \
+  X(INVALID_VALUE) X(OUT_OF_MEMORY) X(NOT_INITIALIZED) X(DEINITIALIZED) X(STUB_LIBRARY) \
+  X(NO_DEVICE) X(INVALID_DEVICE) X(INVALID_CONTEXT) X(MAP_FAILED) X(ALREADY_MAPPED) \
+  X(PEER_ACCESS_UNSUPPORTED) X(INVALID_HANDLE) X(NOT_FOUND) X(NOT_READY) X(ILLEGAL_ADDRESS) \
+  X(TOO_MANY_PEERS) X(HOST_MEMORY_ALREADY_REGISTERED) X(HOST_MEMORY_NOT_REGISTERED) \
+  X(NOT_PERMITTED) X(NOT_SUPPORTED) X(STREAM_CAPTURE_UNSUPPORTED) X(STREAM_CAPTURE_INVALIDATED) \
+  X(STREAM_CAPTURE_IMPLICIT)
 /* clang-format on */
 
-/* Takes no lock, counts nothing, and works in a child too: reports of failures call this function. */
+/* Takes no lock, counts nothing, and works in a child too: reports of failures call this
+ * function. */
 rc_cu_result cuGetErrorName(rc_cu_result wanted, const char **out) {
   *out = NULL;
   if (wanted == RC_CU_SUCCESS) *out = "CUDA_SUCCESS";
@@ -76,7 +78,7 @@ rc_cu_result cuGetErrorName(rc_cu_result wanted, const char **out) {
   return *out ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE;
 }
 
-/* ---- Devices ---------------------------------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 static bool is_device(int device) { return device >= 0 && device < fake.settings.devices; }
 
@@ -108,10 +110,12 @@ rc_cu_result cuDeviceGetUuid_v2(rc_cu_uuid *out, rc_cu_device device) {
   return fake_end(RC_CU_SUCCESS);
 }
 
-/* As of a data-centre card in a PCIe slot: no host page tables, so no registering of read-only memory. */
+/* As of a data-centre card in a PCIe slot: no host page tables, so no registering of read-only
+ * memory. */
 static const struct {
   int number, value;
-} attributes[] = {{41, 1},  {91, 0}, {99, 1}, {RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0},
+} attributes[] = {{41, 1},  {91, 0},
+                  {99, 1},  {RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0},
                   {115, 1}, {122, 1}};
 
 rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc_cu_device device) {
@@ -123,7 +127,7 @@ rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc
   return fake_end(is_known ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE);
 }
 
-/* ---- Contexts --------------------------------------------------------------------------------------------------- */
+/* ---- Contexts -------------------------------------------------------------------------------- */
 
 struct rc_cu_context *fake_current(void) {
   return depth > 0 ? stack[depth - 1] : NULL;
@@ -168,8 +172,10 @@ rc_cu_result cuDevicePrimaryCtxRelease_v2(rc_cu_device device) {
 
 rc_cu_result cuCtxPushCurrent_v2(rc_cu_context pushed) {
   BEGIN(ctx_push, FAKE_READY);
-  bool known = pushed >= fake.contexts && pushed < fake.contexts + MOST_DEVICES && pushed->references > 0;
-  if (!known || depth == DEPTH) return fake_end(known ? RC_CU_OUT_OF_MEMORY : RC_CU_INVALID_CONTEXT);
+  bool known =
+      pushed >= fake.contexts && pushed < fake.contexts + MOST_DEVICES && pushed->references > 0;
+  if (!known || depth == DEPTH)
+    return fake_end(known ? RC_CU_OUT_OF_MEMORY : RC_CU_INVALID_CONTEXT);
   stack[depth++] = pushed;
   return fake_end(RC_CU_SUCCESS);
 }
@@ -201,7 +207,7 @@ rc_cu_result cuCtxSynchronize(void) {
   return fake_end(context->broken);
 }
 
-/* ---- Modules ---------------------------------------------------------------------------------------------------- */
+/* ---- Modules --------------------------------------------------------------------------------- */
 
 static char the_module;
 char fake_kernel, fake_fault;

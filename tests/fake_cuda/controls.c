@@ -49,11 +49,12 @@ bool fake_is_listed(const char *list, const char *name) {
   return false;
 }
 
-/* ---- Faults ----------------------------------------------------------------------------------------------------- */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
 static void add_fault(struct fault fault) {
   if (fault.function == NONE || fault_count == MOST_FAULTS) {
-    fprintf(stderr, "fake CUDA: a fault for a function that it does not have, or too many faults\n");
+    fprintf(stderr,
+            "fake CUDA: a fault for a function that it does not have, or too many faults\n");
     abort();
   }
   fault.each = fault.left == 0;
@@ -71,7 +72,8 @@ void fake_read_faults(void) {
     size_t length = strcspn(text, ":");
     long call = text[length] == ':' ? strtol(text + length + 1, &rest, 10) : 1;
     long result = text[length] == ':' && *rest == ':' ? strtol(rest + 1, &rest, 10) : 999;
-    add_fault((struct fault){.function = find(text, length), .left = call, .result = (rc_cu_result)result});
+    add_fault((struct fault){
+        .function = find(text, length), .left = call, .result = (rc_cu_result)result});
     text += strcspn(text, ",");
     text += *text == ',';
   }
@@ -79,13 +81,15 @@ void fake_read_faults(void) {
 
 static bool is_meant(const struct fault *fault, enum fake_function function) {
   if (fault->is_own && !pthread_equal(fault->setter, pthread_self())) return false;
-  return fault->function == ALL ? function != FAKE_exchange_capture_mode : fault->function == (int)function;
+  return fault->function == ALL ? function != FAKE_exchange_capture_mode
+                                : fault->function == (int)function;
 }
 
 static rc_cu_result fault_of(enum fake_function function) {
   rc_cu_result result = RC_CU_SUCCESS;
   for (size_t i = 0; i < fault_count; i++)
-    if (is_meant(&faults[i], function) && (faults[i].each || --faults[i].left == 0) && result == RC_CU_SUCCESS)
+    if (is_meant(&faults[i], function) && (faults[i].each || --faults[i].left == 0) &&
+        result == RC_CU_SUCCESS)
       result = faults[i].result;
   return result;
 }
@@ -108,8 +112,10 @@ void fake_cuda_hold(const char *name, long nth) {
 
 _Thread_local long fake_own_waits;
 
-/* In a child of who called cuInit the lock may be held for ever, and nothing of what is known is true. */
-rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct rc_cu_context **out) {
+/* In a child of who called cuInit the lock may be held for ever, and nothing of what is known is
+ * true. */
+rc_cu_result fake_begin(enum fake_function function, enum fake_need need,
+                        struct rc_cu_context **out) {
   struct rc_cu_context *context = NULL;
   rc_cu_result result = RC_CU_SUCCESS, fault;
   if (fake.pid != 0 && fake.pid != getpid()) return RC_CU_NOT_INITIALIZED;
@@ -132,7 +138,8 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
   if (result == RC_CU_SUCCESS && fault != RC_CU_SUCCESS) {
     result = fault;
     failed = (int)function;
-    if (result == RC_CU_ILLEGAL_ADDRESS) fake_break_context(fake_current()); /* which no call would survive */
+    if (result == RC_CU_ILLEGAL_ADDRESS)
+      fake_break_context(fake_current()); /* which no call would survive */
   }
   if (result == RC_CU_SUCCESS) result = fake_check_captures(function);
   if (result != RC_CU_SUCCESS) return fake_end(result);
@@ -145,7 +152,7 @@ rc_cu_result fake_end(rc_cu_result result) {
   return result;
 }
 
-/* ---- Finding functions ------------------------------------------------------------------------------------------ */
+/* ---- Finding functions ----------------------------------------------------------------------- */
 
 static const struct {
   const char *name;
@@ -156,8 +163,10 @@ static const struct {
 #undef FUNCTION
 };
 
-FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *why);
-FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *why) {
+FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
+                                          int *why);
+FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
+                                          int *why) {
   const char *without = fake_setting("FAKE_CUDA_WITHOUT");
   if (version < 12000 || flags != RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM) return RC_CU_INVALID_VALUE;
   *out = NULL;
@@ -171,7 +180,7 @@ FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int vers
   return RC_CU_SUCCESS;
 }
 
-/* ---- What a test can ask ---------------------------------------------------------------------------------------- */
+/* ---- What a test can ask --------------------------------------------------------------------- */
 
 long fake_cuda_calls(const char *name) {
   int found = find(name, strlen(name));
@@ -187,7 +196,8 @@ long fake_cuda_calls(const char *name) {
 
 static long count_memory(enum fake_kind kind) {
   long count = 0;
-  for (struct fake_memory *memory = fake.memory; memory; memory = memory->next) count += memory->kind == kind;
+  for (struct fake_memory *memory = fake.memory; memory; memory = memory->next)
+    count += memory->kind == kind;
   return count;
 }
 
@@ -235,7 +245,8 @@ void fake_cuda_fault(const char *name, long nth, rc_cu_result result) {
   if (!name) {
     fault_count = 0;
   } else {
-    add_fault((struct fault){.function = find(name, strlen(name)), .left = nth, .result = result, .is_own = nth > 0});
+    add_fault((struct fault){
+        .function = find(name, strlen(name)), .left = nth, .result = result, .is_own = nth > 0});
   }
   pthread_mutex_unlock(&fake.lock);
 }

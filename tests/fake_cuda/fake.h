@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of the fake driver share. One lock for all that they know, and one condition that is signalled at
- * each change: it need not be fast. Copies are made without the lock, by threads that have pinned what they copy.
+ * What the parts of the fake driver share. One lock for all that they know, and one condition that
+ * is signalled at each change: it need not be fast. Copies are made without the lock, by threads
+ * that have pinned what they copy.
  */
 #ifndef FAKE_CUDA_FAKE_H
 #define FAKE_CUDA_FAKE_H
@@ -30,7 +31,8 @@ enum fake_function {
 
 enum { MOST_DEVICES = 8 };
 
-/* Bits of an address that no host has: they tell memory of a device, and registered memory as a device sees it. */
+/* Bits of an address that no host has: they tell memory of a device, and registered memory as a
+ * device sees it. */
 #define FAKE_TAG_MASK       0xffff000000000000ull
 #define FAKE_TAG_DEVICE     0x005a000000000000ull
 #define FAKE_TAG_REGISTERED 0x006b000000000000ull
@@ -97,12 +99,14 @@ extern char fake_kernel, fake_fault; /* the addresses of the kernels `spin` and 
 /* How often this thread has called what waits for a device, or may. */
 extern _Thread_local long fake_own_waits;
 
-/* ---- controls.c: what every call begins with --------------------------------------------------------------------- */
+/* ---- controls.c: what every call begins with ------------------------------------------------- */
 
-/* Takes the lock, counts the call, and says whether it fails at once. FAKE_ANY: also before cuInit; FAKE_READY: after
- * it; FAKE_CURRENT: with a context, which it gives; FAKE_GIVES_BACK: the same, also in a broken one. */
+/* Takes the lock, counts the call, and says whether it fails at once. FAKE_ANY: also before cuInit;
+ * FAKE_READY: after it; FAKE_CURRENT: with a context, which it gives; FAKE_GIVES_BACK: the same,
+ * also in a broken one. */
 enum fake_need { FAKE_ANY, FAKE_READY, FAKE_CURRENT, FAKE_GIVES_BACK };
-rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct rc_cu_context **out);
+rc_cu_result fake_begin(enum fake_function function, enum fake_need need,
+                        struct rc_cu_context **out);
 
 /* The same at the start of a function, which ends if the call fails at once. */
 #define BEGIN(function, need)                                        \
@@ -117,29 +121,36 @@ const char *fake_setting(const char *name);
 bool fake_is_listed(const char *list, const char *name);
 void fake_read_faults(void);
 
-/* ---- The rest; with the lock held -------------------------------------------------------------------------------- */
+/* ---- The rest; with the lock held ------------------------------------------------------------ */
 
 struct rc_cu_context *fake_current(void);
 void fake_break_context(struct rc_cu_context *context);
 
 /* streams.c */
-rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking, struct rc_cu_stream **out);
+rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking,
+                              struct rc_cu_stream **out);
 struct rc_cu_stream *fake_stream_find(struct rc_cu_context *context, rc_cu_stream stream);
 void fake_streams_wait(struct rc_cu_context *context); /* for all of them */
-void fake_streams_end(struct rc_cu_context *context);  /* drops what is queued; gives the lock up meanwhile */
+void fake_streams_end(
+    struct rc_cu_context *context); /* drops what is queued; gives the lock up meanwhile */
 rc_cu_result fake_free_in_order(struct rc_cu_stream *stream, struct fake_memory *memory);
 long fake_count_events(void);
 
 /* captures.c: what streams that capture a graph forbid; what is forbidden spoils them. */
-rc_cu_result fake_check_captures(enum fake_function function);           /* to this thread, whatever it is about */
-rc_cu_result fake_check_capture_of(const struct rc_cu_context *context); /* what is about all of a context */
-rc_cu_result fake_check_work(struct rc_cu_stream *stream);               /* what is about a stream */
+rc_cu_result
+fake_check_captures(enum fake_function function); /* to this thread, whatever it is about */
+rc_cu_result
+fake_check_capture_of(const struct rc_cu_context *context); /* what is about all of a context */
+rc_cu_result fake_check_work(struct rc_cu_stream *stream);  /* what is about a stream */
 
 /* memory.c */
-uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes, struct fake_memory **out);    /* NULL: not all of it is there */
-struct fake_memory *fake_host_memory(const void *host, size_t bytes, bool *outside); /* registered; see there */
+uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes,
+                      struct fake_memory **out); /* NULL: not all of it is there */
+struct fake_memory *fake_host_memory(const void *host, size_t bytes,
+                                     bool *outside); /* registered; see there */
 struct fake_memory *fake_memory_add(struct fake_memory memory);
-void fake_memory_drop(struct fake_memory *memory);   /* waits until it is not pinned, then gives it up */
+void fake_memory_drop(
+    struct fake_memory *memory); /* waits until it is not pinned, then gives it up */
 void fake_overwrite(struct fake_memory *memory);     /* which is ALLOCATED */
 void fake_memory_end(struct rc_cu_context *context); /* counts what is left as lost */
 rc_cu_ptr fake_pointer(const struct fake_memory *memory);

@@ -34,8 +34,10 @@ static uint64_t start_of(int pid) {
   if (!fgets(text, sizeof text, file)) text[0] = '\0';
   fclose(file);
   const char *after = strrchr(text, ')');
-  if (!after || sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                       &start) != 1)
+  if (!after ||
+      sscanf(after + 1,
+             " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+             &start) != 1)
     return 0;
   return start;
 }
@@ -68,7 +70,8 @@ static rc_cu_result check(const struct handle *handle, const struct rc_cu_contex
 }
 
 /* The same memory is mapped once in a context. */
-static rc_cu_result map(int fd, const struct handle *handle, struct rc_cu_context *context, rc_cu_ptr *out) {
+static rc_cu_result map(int fd, const struct handle *handle, struct rc_cu_context *context,
+                        rc_cu_ptr *out) {
   struct stat file;
   if (fstat(fd, &file) != 0 || (handle->inode != 0 && file.st_ino != handle->inode) ||
       (uint64_t)file.st_size != handle->bytes)
@@ -97,7 +100,8 @@ rc_cu_result cuIpcOpenMemHandle_v2(rc_cu_ptr *out, rc_cu_ipc_handle bytes, unsig
   char path[48];
   BEGIN(ipc_open_handle, FAKE_CURRENT);
   memcpy(&handle, &bytes, sizeof handle);
-  result = flags != RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? RC_CU_INVALID_VALUE : check(&handle, context);
+  result = flags != RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? RC_CU_INVALID_VALUE
+                                                          : check(&handle, context);
   if (result != RC_CU_SUCCESS) return fake_end(result);
   snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.fd);
   int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -110,7 +114,8 @@ rc_cu_result cuIpcOpenMemHandle_v2(rc_cu_ptr *out, rc_cu_ipc_handle bytes, unsig
 rc_cu_result cuIpcCloseMemHandle(rc_cu_ptr pointer) {
   struct fake_memory *memory;
   BEGIN(ipc_close_handle, FAKE_GIVES_BACK);
-  if (!fake_resolve(pointer, 1, &memory) || memory->kind != FAKE_IMPORTED || fake_pointer(memory) != pointer)
+  if (!fake_resolve(pointer, 1, &memory) || memory->kind != FAKE_IMPORTED ||
+      fake_pointer(memory) != pointer)
     return fake_end(RC_CU_INVALID_VALUE);
   if (--memory->references == 0) fake_memory_drop(memory);
   return fake_end(context->broken);

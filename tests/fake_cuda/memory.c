@@ -16,21 +16,25 @@ enum { MOST_SIZES = 32, FIRST_FIXED = 600 };
 #define TOTAL_BYTES ((size_t)16 << 30)
 #define FREED       0xdd
 
-/* ---- The list --------------------------------------------------------------------------------------------------- */
+/* ---- The list -------------------------------------------------------------------------------- */
 
 rc_cu_ptr fake_pointer(const struct fake_memory *memory) {
-  return (rc_cu_ptr)(uintptr_t)memory->host | (memory->kind == FAKE_REGISTERED ? FAKE_TAG_REGISTERED : FAKE_TAG_DEVICE);
+  return (rc_cu_ptr)(uintptr_t)memory->host |
+         (memory->kind == FAKE_REGISTERED ? FAKE_TAG_REGISTERED : FAKE_TAG_DEVICE);
 }
 
 static bool is_inside(const struct fake_memory *memory, const uint8_t *host, size_t bytes) {
-  return host >= memory->host && bytes <= memory->bytes && (size_t)(host - memory->host) <= memory->bytes - bytes;
+  return host >= memory->host && bytes <= memory->bytes &&
+         (size_t)(host - memory->host) <= memory->bytes - bytes;
 }
 
 uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes, struct fake_memory **out) {
   uint8_t *host = (uint8_t *)(uintptr_t)(pointer & ~FAKE_TAG_MASK);
   rc_cu_ptr tag = pointer & FAKE_TAG_MASK;
   for (struct fake_memory *memory = fake.memory; memory; memory = memory->next) {
-    if ((fake_pointer(memory) & FAKE_TAG_MASK) != tag || memory->going || !is_inside(memory, host, bytes)) continue;
+    if ((fake_pointer(memory) & FAKE_TAG_MASK) != tag || memory->going ||
+        !is_inside(memory, host, bytes))
+      continue;
     *out = memory;
     return host;
   }
@@ -70,8 +74,8 @@ void fake_memory_drop(struct fake_memory *memory) {
   free(memory);
 }
 
-/* Other processes that have the memory open see it too. Only where the file has pages: a pool of 256 MiB that nothing
- * was written to costs nothing. */
+/* Other processes that have the memory open see it too. Only where the file has pages: a pool of
+ * 256 MiB that nothing was written to costs nothing. */
 void fake_overwrite(struct fake_memory *memory) {
   off_t from = 0, to;
   while ((from = lseek(memory->fd, from, SEEK_DATA)) >= 0) {
@@ -98,7 +102,7 @@ void fake_memory_end(struct rc_cu_context *context) {
   }
 }
 
-/* ---- Of devices ------------------------------------------------------------------------------------------------- */
+/* ---- Of devices ------------------------------------------------------------------------------ */
 
 /* With the same number for each allocation of one size, if nobody has it now. */
 static int fix_number(int fd, size_t bytes) {
@@ -120,9 +124,13 @@ static size_t free_bytes(const struct rc_cu_context *context) {
   return TOTAL_BYTES - used;
 }
 
-static rc_cu_result allocate(struct rc_cu_context *context, size_t bytes, bool exportable, rc_cu_ptr *out) {
-  struct fake_memory memory = {
-      .kind = FAKE_ALLOCATED, .context = context, .bytes = bytes, .exportable = exportable, .references = 1};
+static rc_cu_result allocate(struct rc_cu_context *context, size_t bytes, bool exportable,
+                             rc_cu_ptr *out) {
+  struct fake_memory memory = {.kind = FAKE_ALLOCATED,
+                               .context = context,
+                               .bytes = bytes,
+                               .exportable = exportable,
+                               .references = 1};
   struct stat file;
   if (bytes == 0) return RC_CU_INVALID_VALUE;
   if (bytes > free_bytes(context)) return RC_CU_OUT_OF_MEMORY;
@@ -152,7 +160,8 @@ rc_cu_result cuMemAlloc_v2(rc_cu_ptr *out, size_t bytes) {
 /* The allocation that begins at `pointer`. */
 static struct fake_memory *find_allocation(rc_cu_ptr pointer) {
   struct fake_memory *memory;
-  bool found = fake_resolve(pointer, 1, &memory) && memory->kind == FAKE_ALLOCATED && fake_pointer(memory) == pointer;
+  bool found = fake_resolve(pointer, 1, &memory) && memory->kind == FAKE_ALLOCATED &&
+               fake_pointer(memory) == pointer;
   return found ? memory : NULL;
 }
 
@@ -194,21 +203,24 @@ rc_cu_result cuMemGetInfo_v2(size_t *out_free, size_t *out_total) {
 rc_cu_result cuMemGetAddressRange_v2(rc_cu_ptr *out_base, size_t *out_bytes, rc_cu_ptr inside) {
   struct fake_memory *memory;
   BEGIN(mem_get_address_range, FAKE_CURRENT);
-  if (!fake_resolve(inside, 1, &memory) || memory->kind == FAKE_REGISTERED) return fake_end(RC_CU_NOT_FOUND);
+  if (!fake_resolve(inside, 1, &memory) || memory->kind == FAKE_REGISTERED)
+    return fake_end(RC_CU_NOT_FOUND);
   if (out_base) *out_base = fake_pointer(memory);
   if (out_bytes) *out_bytes = memory->bytes;
   return fake_end(RC_CU_SUCCESS);
 }
 
-/* ---- Of the host ------------------------------------------------------------------------------------------------ */
+/* ---- Of the host ----------------------------------------------------------------------------- */
 
 rc_cu_result cuMemHostRegister_v2(void *host, size_t bytes, unsigned flags) {
   const unsigned known = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
   bool outside;
   BEGIN(host_register, FAKE_CURRENT);
   if (flags & ~known || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
-  if (fake_host_memory(host, bytes, &outside)) return fake_end(RC_CU_HOST_MEMORY_ALREADY_REGISTERED);
-  fake_memory_add((struct fake_memory){.kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes});
+  if (fake_host_memory(host, bytes, &outside))
+    return fake_end(RC_CU_HOST_MEMORY_ALREADY_REGISTERED);
+  fake_memory_add((struct fake_memory){
+      .kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes});
   return fake_end(RC_CU_SUCCESS);
 }
 
@@ -216,18 +228,21 @@ rc_cu_result cuMemHostUnregister(void *host) {
   bool outside;
   BEGIN(host_unregister, FAKE_GIVES_BACK);
   struct fake_memory *memory = fake_host_memory(host, 1, &outside);
-  if (!memory || memory->host != host || memory->is_own) return fake_end(RC_CU_HOST_MEMORY_NOT_REGISTERED);
+  if (!memory || memory->host != host || memory->is_own)
+    return fake_end(RC_CU_HOST_MEMORY_NOT_REGISTERED);
   fake_memory_drop(memory);
   return fake_end(context->broken);
 }
 
 rc_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
   BEGIN(host_alloc, FAKE_CURRENT);
-  if (flags & ~(unsigned)RC_CU_MEMHOSTALLOC_PORTABLE || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
-  void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (flags & ~(unsigned)RC_CU_MEMHOSTALLOC_PORTABLE || bytes == 0)
+    return fake_end(RC_CU_INVALID_VALUE);
+  void *host =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (host == MAP_FAILED) return fake_end(RC_CU_OUT_OF_MEMORY);
-  fake_memory_add(
-      (struct fake_memory){.kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .is_own = true});
+  fake_memory_add((struct fake_memory){
+      .kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .is_own = true});
   *out = host;
   return fake_end(RC_CU_SUCCESS);
 }

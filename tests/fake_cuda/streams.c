@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams: a thread each, and what it has to do, in order. The legacy stream waits for what is queued in the blocking
- * ones, and they for what is queued in it.
+ * Streams: a thread each, and what it has to do, in order. The legacy stream waits for what is
+ * queued in the blocking ones, and they for what is queued in it.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -18,7 +18,8 @@ enum { STREAM_DEPTH = 1024 };
 
 enum kind { COPY, WRITE_WORD, WAIT_WORD, SPIN, FAULT, FREE, MARK };
 
-/* One side of a copy: memory of a device, of the host, or bytes that were read when the call was made. */
+/* One side of a copy: memory of a device, of the host, or bytes that were read when the call was
+ * made. */
 struct side {
   rc_cu_ptr device;
   uint8_t *host;
@@ -40,7 +41,7 @@ struct fake_operation {
   } * after; /* what other streams have to have done, up to one without a stream */
 };
 
-/* ---- Doing ------------------------------------------------------------------------------------------------------ */
+/* ---- Doing ----------------------------------------------------------------------------------- */
 
 static bool is_dropped(const struct rc_cu_stream *stream) {
   return stream->context->broken != RC_CU_SUCCESS || stream->context->references == 0;
@@ -62,7 +63,8 @@ static void delay(struct rc_cu_stream *stream) {
 }
 
 static bool has_come(const struct fake_operation *operation, uint8_t *word) {
-  return (int64_t)(atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire) - operation->value) >= 0;
+  return (int64_t)(atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire) -
+                   operation->value) >= 0;
 }
 
 static bool wait_for_word(struct rc_cu_stream *stream, const struct fake_operation *operation) {
@@ -143,7 +145,8 @@ static bool perform(struct rc_cu_stream *stream, const struct fake_operation *op
 
 static void wait_for_others(struct rc_cu_stream *stream, const struct fake_operation *operation) {
   for (const struct after *after = operation->after; after && after->stream; after++)
-    while (after->stream->done < after->done && !is_dropped(stream)) pthread_cond_wait(&fake.changed, &fake.lock);
+    while (after->stream->done < after->done && !is_dropped(stream))
+      pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
 static void discard(struct fake_operation *operation) {
@@ -174,7 +177,7 @@ static void *work(void *context) {
   return NULL;
 }
 
-/* ---- Streams ---------------------------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 /* A signal of the program is not for these threads. */
 static bool start_thread(struct rc_cu_stream *stream) {
@@ -186,7 +189,8 @@ static bool start_thread(struct rc_cu_stream *stream) {
   return stream->started;
 }
 
-rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking, struct rc_cu_stream **out) {
+rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking,
+                              struct rc_cu_stream **out) {
   static unsigned numbers;
   struct rc_cu_stream *stream = calloc(1, sizeof *stream);
   if (!stream) return RC_CU_OUT_OF_MEMORY;
@@ -200,7 +204,8 @@ rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking, stru
   return RC_CU_SUCCESS;
 }
 
-/* NULL and 1 are the legacy stream of the context. A thread's own default stream (2) does not exist. */
+/* NULL and 1 are the legacy stream of the context. A thread's own default stream (2) does not
+ * exist. */
 struct rc_cu_stream *fake_stream_find(struct rc_cu_context *context, rc_cu_stream stream) {
   if ((uintptr_t)stream <= 1) return context->legacy;
   struct rc_cu_stream *found = context->streams;
@@ -214,7 +219,8 @@ static void wait_for(const struct rc_cu_stream *stream, uint64_t done) {
 }
 
 void fake_streams_wait(struct rc_cu_context *context) {
-  for (struct rc_cu_stream *stream = context->streams; stream; stream = stream->next) wait_for(stream, stream->queued);
+  for (struct rc_cu_stream *stream = context->streams; stream; stream = stream->next)
+    wait_for(stream, stream->queued);
 }
 
 void fake_streams_end(struct rc_cu_context *context) {
@@ -235,11 +241,12 @@ void fake_streams_end(struct rc_cu_context *context) {
 }
 
 static bool share_a_queue(const struct rc_cu_stream *one, const struct rc_cu_stream *other) {
-  return fake.settings.queues > 0 && one->number % fake.settings.queues == other->number % fake.settings.queues;
+  return fake.settings.queues > 0 &&
+         one->number % fake.settings.queues == other->number % fake.settings.queues;
 }
 
-/* What must be done before this: of all blocking streams for the legacy one, else of that; of those that share its
- * queue; and `done` of `before`, if that has a stream. */
+/* What must be done before this: of all blocking streams for the legacy one, else of that; of those
+ * that share its queue; and `done` of `before`, if that has a stream. */
 static struct after *list_others(struct rc_cu_stream *stream, struct after before) {
   struct rc_cu_context *context = stream->context;
   size_t count = 2; /* `before`, and the end */
@@ -248,9 +255,11 @@ static struct after *list_others(struct rc_cu_stream *stream, struct after befor
   if (!after) abort();
   count = 0;
   for (struct rc_cu_stream *other = context->streams; other; other = other->next) {
-    bool blocks = stream->blocking && other->blocking && (stream == context->legacy || other == context->legacy);
+    bool blocks = stream->blocking && other->blocking &&
+                  (stream == context->legacy || other == context->legacy);
     bool matters = other != stream && (blocks || share_a_queue(stream, other));
-    if (matters && other->done < other->queued) after[count++] = (struct after){other, other->queued};
+    if (matters && other->done < other->queued)
+      after[count++] = (struct after){other, other->queued};
   }
   after[count] = before;
   return after;
@@ -266,7 +275,8 @@ static void wait_for_room(struct rc_cu_stream *stream) {
   pthread_cond_broadcast(&fake.changed);
 }
 
-static rc_cu_result enqueue_after(struct rc_cu_stream *stream, struct fake_operation operation, struct after before) {
+static rc_cu_result enqueue_after(struct rc_cu_stream *stream, struct fake_operation operation,
+                                  struct after before) {
   wait_for_room(stream);
   if (!stream->started && !start_thread(stream)) {
     free(operation.staged);
@@ -308,7 +318,8 @@ rc_cu_result cuStreamDestroy_v2(rc_cu_stream stream) {
 }
 
 /* Begins a call that adds to what a stream has to do, or asks for it. */
-static rc_cu_result begin_work(enum fake_function function, rc_cu_stream stream, struct rc_cu_stream **out) {
+static rc_cu_result begin_work(enum fake_function function, rc_cu_stream stream,
+                               struct rc_cu_stream **out) {
   struct rc_cu_context *context;
   rc_cu_result result = fake_begin(function, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
@@ -333,21 +344,24 @@ rc_cu_result cuStreamQuery(rc_cu_stream stream) {
   return fake_end(found->done < found->queued ? RC_CU_NOT_READY : RC_CU_SUCCESS);
 }
 
-/* ---- Copies ----------------------------------------------------------------------------------------------------- */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
 rc_cu_result cuMemcpyDtoDAsync_v2(rc_cu_ptr to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream) {
   BEGIN_WORK(copy_dtod);
   if (bytes == 0) return fake_end(RC_CU_SUCCESS);
-  struct fake_operation operation = {.kind = COPY, .to.device = to, .from.device = from, .bytes = bytes};
+  struct fake_operation operation = {
+      .kind = COPY, .to.device = to, .from.device = from, .bytes = bytes};
   return fake_end(enqueue(found, operation));
 }
 
-rc_cu_result cuMemcpyHtoDAsync_v2(rc_cu_ptr to, const void *from, size_t bytes, rc_cu_stream stream) {
+rc_cu_result cuMemcpyHtoDAsync_v2(rc_cu_ptr to, const void *from, size_t bytes,
+                                  rc_cu_stream stream) {
   bool outside;
   BEGIN_WORK(copy_htod);
   if (bytes == 0) return fake_end(RC_CU_SUCCESS);
   uint8_t *host = (uint8_t *)(uintptr_t)from;
-  struct fake_operation operation = {.kind = COPY, .to.device = to, .from.host = host, .bytes = bytes};
+  struct fake_operation operation = {
+      .kind = COPY, .to.device = to, .from.host = host, .bytes = bytes};
   operation.from.registered = fake_host_memory(from, bytes, &outside);
   if (outside) return fake_end(RC_CU_INVALID_VALUE);
   if (!operation.from.registered) {
@@ -362,7 +376,8 @@ rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_
   bool outside;
   BEGIN_WORK(copy_dtoh);
   if (bytes == 0) return fake_end(RC_CU_SUCCESS);
-  struct fake_operation operation = {.kind = COPY, .to.host = to, .from.device = from, .bytes = bytes};
+  struct fake_operation operation = {
+      .kind = COPY, .to.host = to, .from.device = from, .bytes = bytes};
   struct fake_memory *memory = fake_host_memory(to, bytes, &outside);
   operation.to.registered = memory != NULL;
   if (outside) return fake_end(RC_CU_INVALID_VALUE);
@@ -374,10 +389,10 @@ rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_
   return fake_end(fake_current()->broken);
 }
 
-/* ---- Words ------------------------------------------------------------------------------------------------------ */
+/* ---- Words ----------------------------------------------------------------------------------- */
 
-static rc_cu_result add_word(enum fake_function function, rc_cu_stream stream, enum kind kind, rc_cu_ptr address,
-                             uint64_t value, unsigned flags) {
+static rc_cu_result add_word(enum fake_function function, rc_cu_stream stream, enum kind kind,
+                             rc_cu_ptr address, uint64_t value, unsigned flags) {
   struct rc_cu_stream *found;
   rc_cu_result result = begin_work(function, stream, &found);
   if (result != RC_CU_SUCCESS) return result;
@@ -386,15 +401,17 @@ static rc_cu_result add_word(enum fake_function function, rc_cu_stream stream, e
   return fake_end(enqueue(found, operation));
 }
 
-rc_cu_result cuStreamWriteValue64_v2(rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags) {
+rc_cu_result cuStreamWriteValue64_v2(rc_cu_stream stream, rc_cu_ptr address, uint64_t value,
+                                     unsigned flags) {
   return add_word(FAKE_write_value64, stream, WRITE_WORD, address, value, flags);
 }
 
-rc_cu_result cuStreamWaitValue64_v2(rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags) {
+rc_cu_result cuStreamWaitValue64_v2(rc_cu_stream stream, rc_cu_ptr address, uint64_t value,
+                                    unsigned flags) {
   return add_word(FAKE_wait_value64, stream, WAIT_WORD, address, value, flags);
 }
 
-/* ---- Events ----------------------------------------------------------------------------------------------------- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 struct rc_cu_event {
   struct after recorded;
@@ -448,14 +465,17 @@ rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
   return fake_end(RC_CU_SUCCESS);
 }
 
-/* ---- Kernels ---------------------------------------------------------------------------------------------------- */
+/* ---- Kernels --------------------------------------------------------------------------------- */
 
-rc_cu_result cuLaunchKernel(rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                            rc_cu_stream stream, void **arguments, void **extra) {
+rc_cu_result cuLaunchKernel(rc_cu_function function, unsigned grid_x, unsigned grid_y,
+                            unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                            unsigned shared_bytes, rc_cu_stream stream, void **arguments,
+                            void **extra) {
   BEGIN_WORK(launch_kernel);
-  bool sound = grid_x && grid_y && grid_z && block_x && block_y && block_z && shared_bytes == 0 && arguments && !extra;
-  if ((void *)function == &fake_fault) return fake_end(enqueue(found, (struct fake_operation){.kind = FAULT}));
+  bool sound = grid_x && grid_y && grid_z && block_x && block_y && block_z && shared_bytes == 0 &&
+               arguments && !extra;
+  if ((void *)function == &fake_fault)
+    return fake_end(enqueue(found, (struct fake_operation){.kind = FAULT}));
   if ((void *)function != &fake_kernel) return fake_end(RC_CU_INVALID_HANDLE);
   if (!sound) return fake_end(RC_CU_INVALID_VALUE);
   struct fake_operation operation = {.kind = SPIN};

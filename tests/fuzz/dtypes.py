@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacks arrays of structured dtypes made at random, nested, most of them with something hostile in their text:
+"""
+Unpacks arrays of structured dtypes made at random, nested, most of them with something hostile in
+their text:
 
     tests/fuzz/dtypes.py --rounds 1000000
     cmake/python-asan.sh --run tests/fuzz/dtypes.py --rounds 100000
 
-An honest dtype arrives as it was. Any other text is refused, or makes an array whose fields, at any depth, lie within
-its elements, and of which every field is read and written. The rounds of a block depend on the seed and the block
-alone, so a block that fails is run again by `--seed S --block B`.
+An honest dtype arrives as it was. Any other text is refused, or makes an array whose fields, at any
+depth, lie within its elements, and of which every field is read and written. The rounds of a block
+depend on the seed and the block alone, so a block that fails is run again by `--seed S --block B`.
 """
 
 import argparse
@@ -27,7 +29,22 @@ from ringcast import _arrays
 BLOCK = 1000  # rounds
 SIMPLE = "b1 i1 <i2 >i4 <u8 <f2 >f8 <f16 <c8 S1 S7 <U1 >U3 V1 V5 M8[s] m8[25us] M8 S0".split()
 HOSTILE_SIMPLE = "|O |O8 |T16 <U536870912 |V2147483647 |S2147483648 <U9999999999 i2,i4 <M8[0s] |V0 <i4 |V9".split()
-NUMBERS = [-(2**63), -(2**31), -1, 0, 1, 7, 2**31 - 8, 2**31 - 1, 2**31, 2**32 - 4, 2**32, 2**63 - 1, 2**64, 10**50]
+NUMBERS = [
+    -(2**63),
+    -(2**31),
+    -1,
+    0,
+    1,
+    7,
+    2**31 - 8,
+    2**31 - 1,
+    2**31,
+    2**32 - 4,
+    2**32,
+    2**63 - 1,
+    2**64,
+    10**50,
+]
 OTHERS = [None, True, False, 1.0, "", "a", (), ((),), float("inf")]
 text_of = _arrays.text_of
 told = [""]
@@ -44,11 +61,16 @@ def honest(chance, depth=0):
         shape = tuple(chance.choice([0, 1, 2, 3]) for _ in range(chance.randrange(1, 4)))
         return np.dtype((base, shape)) if base.itemsize else base
     count = chance.randrange(5)
-    fields = {"names": [f"f{i}" for i in range(count)], "formats": [honest(chance, depth + 1) for _ in range(count)]}
+    fields = {
+        "names": [f"f{i}" for i in range(count)],
+        "formats": [honest(chance, depth + 1) for _ in range(count)],
+    }
     aligned = chance.random() < 0.3
     if not aligned and chance.random() < 0.7:
         fields["offsets"] = [chance.randrange(9) for _ in range(count)]
-        ends = [start + field.itemsize for start, field in zip(fields["offsets"], fields["formats"])]
+        ends = [
+            start + field.itemsize for start, field in zip(fields["offsets"], fields["formats"])
+        ]
         fields["itemsize"] = max([1, *ends]) + chance.randrange(3)
     if chance.random() < 0.2:
         fields["titles"] = [chance.choice([None, f"t{i}"]) for i in range(count)]
@@ -69,7 +91,9 @@ def spoil(chance, state):
     value = container[key]
     way = chance.randrange(8)
     if isinstance(value, int) and way < 5:
-        container[key] = chance.choice([value - 1, value + 1, *(each - value for each in NUMBERS), *NUMBERS])
+        container[key] = chance.choice(
+            [value - 1, value + 1, *(each - value for each in NUMBERS), *NUMBERS]
+        )
     elif isinstance(value, str) and way < 5:
         container[key] = chance.choice([*HOSTILE_SIMPLE, "f0", "t0"])
     elif isinstance(value, list) and way < 3:
@@ -83,7 +107,8 @@ def spoil(chance, state):
 
 
 def hostile(chance, text):
-    """A text that is no longer that of an honest dtype, or is by chance, and the itemsize that it claims."""
+    """A text that is no longer that of an honest dtype, or is by chance, and the itemsize that it
+    claims."""
     state = json.loads(text)
     for _ in range(chance.choice([1, 1, 1, 2, 4])):
         if state:
@@ -92,14 +117,18 @@ def hostile(chance, text):
     text = json.dumps(state, separators=(",", ":"))
     if chance.random() < 0.1:
         at = chance.randrange(len(text))
-        text = text[:at] + chance.choice('0189-"[]{},:|<OSVU\\ \0') + text[at + chance.randrange(2) :]
+        text = (
+            text[:at] + chance.choice('0189-"[]{},:|<OSVU\\ \0') + text[at + chance.randrange(2) :]
+        )
     return text, itemsize if type(itemsize) is int else 0
 
 
 def all_of(dtype):
     if dtype.subdtype:
         return [all_of(dtype.subdtype[0]), dtype.subdtype[1]]
-    fields = [(name, *map(str, dtype.fields[name][1:]), all_of(dtype[name])) for name in dtype.names or ()]
+    fields = [
+        (name, *map(str, dtype.fields[name][1:]), all_of(dtype[name])) for name in dtype.names or ()
+    ]
     return dtype.str, dtype.type, dtype.isalignedstruct, dtype.itemsize, dtype.alignment, fields
 
 
@@ -155,12 +184,19 @@ def run_block(seed, block):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=100_000, help="dtypes (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the random numbers (default: %(default)s)"
+    )
     parser.add_argument("--block", type=int, help="only this block of rounds")
     parser.add_argument(
-        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: %(default)s)"
+        "--jobs",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="processes (default: %(default)s)",
     )
     args = parser.parse_args()
     blocks = range(-(-args.rounds // BLOCK)) if args.block is None else [args.block]
@@ -168,7 +204,10 @@ def main():
     with concurrent.futures.ProcessPoolExecutor(args.jobs, context) as pool:
         done = list(pool.map(run_block, itertools.repeat(args.seed), blocks))
     made, honest_ones = map(sum, zip(*done))
-    print(f"hostile dtypes: {len(blocks) * BLOCK}, of which {made} made arrays, {honest_ones} with an honest text")
+    print(
+        f"hostile dtypes: {len(blocks) * BLOCK}, of which {made} made arrays, {honest_ones} with "
+        f"an honest text"
+    )
     return 0
 
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fuzz targets share. Each is one file with one function, which libFuzzer calls with ever new bytes; where
- * there is no libFuzzer, replay.c calls it with the bytes that are kept in corpus/. Whatever the bytes are, the target
- * returns, and nothing that it claims by `require` is false.
+ * What the fuzz targets share. Each is one file with one function, which libFuzzer calls with ever
+ * new bytes; where there is no libFuzzer, replay.c calls it with the bytes that are kept in
+ * corpus/. Whatever the bytes are, the target returns, and nothing that it claims by `require` is
+ * false.
  */
 #ifndef RC_TESTS_FUZZ_H
 #define RC_TESTS_FUZZ_H
@@ -28,7 +29,8 @@ int LLVMFuzzerInitialize(int *count, char ***arguments); /* where a target has o
     }                                                                           \
   } while (0)
 
-/* Nothing but 0 and the codes that are named, of a call of the library; any other is told with its sentence. */
+/* Nothing but 0 and the codes that are named, of a call of the library; any other is told with its
+ * sentence. */
 #define allowed(result, ...) require(is_one_of((result), (const int[]){__VA_ARGS__, 0}))
 static inline bool is_one_of(int result, const int *codes) {
   for (; *codes != 0; codes++)
@@ -37,7 +39,7 @@ static inline bool is_one_of(int result, const int *codes) {
   return result == 0;
 }
 
-/* ---- Taking an input apart -------------------------------------------------------------------------------------- */
+/* ---- Taking an input apart ------------------------------------------------------------------- */
 
 struct input {
   const uint8_t *at;
@@ -55,12 +57,15 @@ static inline uint64_t take(struct input *input, size_t bytes) {
   return value;
 }
 
-/* ---- Counting --------------------------------------------------------------------------------------------------- */
+/* ---- Counting -------------------------------------------------------------------------------- */
 
-/* Frames that a peer which means harm had a hand in and that one of our functions looked at. run.py adds them up. */
+/* Frames that a peer which means harm had a hand in and that one of our functions looked at. run.py
+ * adds them up. */
 static uint64_t fuzzed_frames;
 
-static inline void tell_frames(void) { fprintf(stderr, "frames fuzzed: %llu\n", (unsigned long long)fuzzed_frames); }
+static inline void tell_frames(void) {
+  fprintf(stderr, "frames fuzzed: %llu\n", (unsigned long long)fuzzed_frames);
+}
 
 __attribute__((constructor)) static void tell_frames_at_exit(void) { atexit(tell_frames); }
 

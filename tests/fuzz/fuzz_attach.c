@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attaching to what a hostile process offers as a ring. The files of a good ring are made in this process, and the
- * input says what is wrong with them: their sizes, seals and identity, the handle, what stands in the control segment
- * and in the data, and that a file changes its size while it is looked at. Then it says what is done with whatever
- * attaches, and what the writer stores meanwhile. Nothing outside the ring is read, and nothing stays behind.
+ * Attaching to what a hostile process offers as a ring. The files of a good ring are made in this
+ * process, and the input says what is wrong with them: their sizes, seals and identity, the handle,
+ * what stands in the control segment and in the data, and that a file changes its size while it is
+ * looked at. Then it says what is done with whatever attaches, and what the writer stores
+ * meanwhile. Nothing outside the ring is read, and nothing stays behind.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -52,8 +53,10 @@ static int seals_that_come_late(int fd) {
     unmap_own();
     fstat(fd, &file);
     for (int i = 0; i < 3; i++)
-      if (fstat(files[i], &own) == 0 && own.st_ino == file.st_ino && ftruncate(files[i], file.st_size - 4096) == 0)
-        fcntl(files[i], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE);
+      if (fstat(files[i], &own) == 0 && own.st_ino == file.st_ino &&
+          ftruncate(files[i], file.st_size - 4096) == 0)
+        fcntl(files[i], F_ADD_SEALS,
+              F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE);
   }
   return true_seals(fd);
 }
@@ -66,7 +69,7 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   return 0;
 }
 
-/* ---- What is offered -------------------------------------------------------------------------------------------- */
+/* ---- What is offered ------------------------------------------------------------------------- */
 
 static uint64_t value_of(struct input *input, uint64_t before) {
   uint64_t how = take(input, 1);
@@ -113,8 +116,10 @@ static void make_ring(uint64_t control_bytes, uint64_t data_bytes, bool spill) {
   ring.data_fd = make_file(data_bytes, &ring.data);
   ring.spill_fd = spill ? make_file(SPILL, &unused) : -1;
   if (unused) munmap(unused, SPILL);
-  ring.handle = (struct rc_handle){
-      .writer = self, .control_fd = ring.control_fd, .data_fd = ring.data_fd, .token = {0x1234, 0x5678}};
+  ring.handle = (struct rc_handle){.writer = self,
+                                   .control_fd = ring.control_fd,
+                                   .data_fd = ring.data_fd,
+                                   .token = {0x1234, 0x5678}};
   if (!ring.control) return;
   struct rc_identity *id = &((struct rc_control *)ring.control)->id;
   *id = (struct rc_identity){.magic = RC_MAGIC,
@@ -139,7 +144,8 @@ static void store(uint8_t *base, size_t offset, struct input *input) {
 /* A frame that may be one, at the start of the data or after the last one; a note of one. */
 static void forge(struct input *input) {
   if (!ring.data || !ring.control) return;
-  uint64_t position = take(input, 1) % (CAPACITY / RC_FRAME_ALIGN) * RC_FRAME_ALIGN, how = take(input, 1);
+  uint64_t position = take(input, 1) % (CAPACITY / RC_FRAME_ALIGN) * RC_FRAME_ALIGN,
+           how = take(input, 1);
   uint64_t bytes = how & 1 ? sizeof(struct rc_spilled) : take(input, 2) % CAPACITY;
   struct rc_frame_header *frame = (struct rc_frame_header *)(void *)(ring.data + position);
   struct rc_spilled *note = (struct rc_spilled *)(frame + 1);
@@ -150,14 +156,17 @@ static void forge(struct input *input) {
     rc_store_relaxed(&note->bytes, how & 2 ? value_of(input, SPILL) : take(input, 3));
   }
   rc_store_release(&frame->commit, position + rc_frame_lines(bytes));
-  if (how & 16) rc_store_relaxed(&((struct rc_control *)ring.control)->tail, position + rc_frame_lines(bytes));
+  if (how & 16)
+    rc_store_relaxed(&((struct rc_control *)ring.control)->tail, position + rc_frame_lines(bytes));
 }
 
 static void harm(struct input *input) {
   uint64_t where = take(input, 1);
   size_t control_words = rc_control_bytes(SLOTS) / 8;
-  if (where < 128 && ring.control) store(ring.control, (128 / 8 + where) % control_words * 8, input);
-  else if (where < 192 && ring.data) store(ring.data, where % 64 / 5 * RC_FRAME_ALIGN + where % 5 * 8, input);
+  if (where < 128 && ring.control)
+    store(ring.control, (128 / 8 + where) % control_words * 8, input);
+  else if (where < 192 && ring.data)
+    store(ring.data, where % 64 / 5 * RC_FRAME_ALIGN + where % 5 * 8, input);
   else if (ring.control) store(ring.control, take(input, 1) % control_words * 8, input);
 }
 
@@ -171,7 +180,8 @@ static void offer(struct input *input) {
   if (how & 32) ring.shrinks = 1 + (sizes >> 6);
   if (ring.shrinks == 0 || ring.shrinks > 1) seal_file(ring.control_fd, how & 4 ? seals : 0);
   if (ring.shrinks == 0 || ring.shrinks != 2) seal_file(ring.data_fd, how & 4 ? seals >> 4 : 0);
-  if (how & 2 && (ring.shrinks == 0 || ring.shrinks != 3)) seal_file(ring.spill_fd, how & 4 ? seals >> 8 : 8);
+  if (how & 2 && (ring.shrinks == 0 || ring.shrinks != 3))
+    seal_file(ring.spill_fd, how & 4 ? seals >> 8 : 8);
   for (uint64_t n = how & 8 ? take(input, 1) % 4 : 0; n > 0 && ring.control; n--)
     store(ring.control, take(input, 1) % 16 * 8, input);
   if (how & 16) {
@@ -186,10 +196,11 @@ static void offer(struct input *input) {
 /* What was believed of it has to hold of what was mapped. */
 static void must_be_mapped(const struct rc_segment *segment) {
   require(segment->slots >= 1 && rc_control_bytes(segment->slots) <= segment->control.bytes);
-  require(segment->capacity >= RC_MIN_BYTES && segment->capacity == segment->data.bytes && segment->data.mappings == 2);
+  require(segment->capacity >= RC_MIN_BYTES && segment->capacity == segment->data.bytes &&
+          segment->data.mappings == 2);
 }
 
-/* ---- What is done with it --------------------------------------------------------------------------------------- */
+/* ---- What is done with it -------------------------------------------------------------------- */
 
 static void attach(struct input *input) {
   uint64_t how = take(input, 1);
@@ -201,18 +212,21 @@ static void attach(struct input *input) {
                                             .name = how & 8 ? "rank 3" : NULL};
   if (!ring.reader && ringcast_reader_attach_ex(text, &options, &ring.reader) != 0)
     require(ringcast_last_error()[0] != '\0');
-  if (how & 16 && !ring.tap && ringcast_tap_attach(text, &ring.tap) != 0) require(ringcast_last_error()[0] != '\0');
+  if (how & 16 && !ring.tap && ringcast_tap_attach(text, &ring.tap) != 0)
+    require(ringcast_last_error()[0] != '\0');
   if (ring.reader) must_be_mapped(&ring.reader->segment);
 }
 
 static void next(void) {
   struct ringcast_frame *frame = &ring.frames[ring.held];
-  if (!ring.reader || ring.held == MOST_HELD || ringcast_reader_next(ring.reader, 0, frame) != 0) return;
+  if (!ring.reader || ring.held == MOST_HELD || ringcast_reader_next(ring.reader, 0, frame) != 0)
+    return;
   fuzzed_frames++;
   ring.held++;
   const uint8_t *from = frame->data;
   bool whole = must_lie_within(&ring.reader->segment, from, frame->bytes) || frame->bytes < 65536;
-  if (frame->bytes != 0) touch_all(from, whole ? frame->bytes : 1), touch_all(from + frame->bytes - 1, 1);
+  if (frame->bytes != 0)
+    touch_all(from, whole ? frame->bytes : 1), touch_all(from + frame->bytes - 1, 1);
 }
 
 static void read_on(uint64_t how) {
@@ -227,13 +241,17 @@ static void read_on(uint64_t how) {
   case 3:
     if (ring.held == 0) break;
     ringcast_reader_release(ring.reader, &ring.frames[which]);
-    memmove(&ring.frames[which], &ring.frames[which + 1], (--ring.held - which) * sizeof *ring.frames);
+    memmove(&ring.frames[which], &ring.frames[which + 1],
+            (--ring.held - which) * sizeof *ring.frames);
     break;
   case 4:
-  case 5: require(ringcast_reader_lag(ring.reader, &lag) == 0 && lag <= ring.reader->segment.capacity); break;
+  case 5:
+    require(ringcast_reader_lag(ring.reader, &lag) == 0 && lag <= ring.reader->segment.capacity);
+    break;
   case 6: require(ringcast_reader_stats(ring.reader, &stats) == 0); break;
   default:
-    require(ringcast_reader_info(ring.reader, &info) == 0 && info.capacity == ring.reader->segment.capacity);
+    require(ringcast_reader_info(ring.reader, &info) == 0 &&
+            info.capacity == ring.reader->segment.capacity);
     break;
   }
 }
@@ -251,11 +269,14 @@ static void tap_on(uint64_t how) {
     fuzzed_frames++;
     if (ringcast_tap_next(ring.tap, 0, &frame) == 0) touch_all(frame.data, frame.bytes);
     break;
-  case 1: require(ringcast_tap_info(ring.tap, &info) == 0 && ringcast_tap_stats(ring.tap, &stats) == 0); break;
+  case 1:
+    require(ringcast_tap_info(ring.tap, &info) == 0 && ringcast_tap_stats(ring.tap, &stats) == 0);
+    break;
   case 2:
     count = ringcast_tap_peers(ring.tap, peers, SLOTS);
     for (int i = 0; i < count && i < SLOTS; i++)
-      require(peers[i].slot < info.readers + RC_MAX_SLOTS && memchr(peers[i].name, 0, sizeof peers[i].name));
+      require(peers[i].slot < info.readers + RC_MAX_SLOTS &&
+              memchr(peers[i].name, 0, sizeof peers[i].name));
     break;
   default: require(ringcast_tap_lost(ring.tap, &bytes, &gaps) == 0); break;
   }

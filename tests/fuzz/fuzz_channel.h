@@ -6,8 +6,10 @@
 #include "channel/channel.h"
 #include "tests/fuzz/fuzz.h"
 
-/* In the ring, whose first half a frame begins in, or in spill memory. Returns whether the memory is the ring's. */
-static inline bool must_lie_within(const struct rc_segment *segment, const uint8_t *from, size_t bytes) {
+/* In the ring, whose first half a frame begins in, or in spill memory. Returns whether the memory
+ * is the ring's. */
+static inline bool must_lie_within(const struct rc_segment *segment, const uint8_t *from,
+                                   size_t bytes) {
   bool in_data = from >= segment->data.base && from < segment->data.base + segment->capacity;
   const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
   const uint8_t *end = memory->base + memory->bytes * memory->mappings;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `ringcast dump` says of a frame: any bytes at all are shown, as text and as JSON, and no byte that a terminal
- * obeys is printed. */
+/* What `ringcast dump` says of a frame: any bytes at all are shown, as text and as JSON, and no
+ * byte that a terminal obeys is printed. */
 #include "tests/fuzz/fuzz.h"
 
 #include "ringcast/inspect.h"
@@ -14,7 +14,8 @@ static void check_screen(void) {
   char *text = malloc(bytes + 1), *shown = malloc(4 * bytes + 1);
   rewind(screen);
   require(text && shown && fread(text, 1, bytes, screen) == bytes);
-  require(ringcast_printable(text, bytes, shown, 4 * bytes + 1) == bytes); /* nothing had to be escaped */
+  require(ringcast_printable(text, bytes, shown, 4 * bytes + 1) ==
+          bytes); /* nothing had to be escaped */
   free(text);
   free(shown);
   rewind(screen);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there is read, packed if it
- * is a tensor, and copied out and checked if it is a nested value (fuzz_object does that at length). An input that is
- * longer than the frame it holds goes on with changes, each of which is made between two calls of a second reading: as
- * by a writer that goes on writing.
+ * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there
+ * is read, packed if it is a tensor, and copied out and checked if it is a nested value
+ * (fuzz_object does that at length). An input that is longer than the frame it holds goes on with
+ * changes, each of which is made between two calls of a second reading: as by a writer that goes on
+ * writing.
  *
  *     change: offset (2 bytes), width 1 << (n & 3) (1 byte), value (8 bytes)
  */
@@ -26,7 +27,8 @@ static void change(struct frame *frame) {
 }
 
 /* Finds it by its key, or one before it with the same. */
-static void find(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+static void find(struct frame *frame, const struct ringcast_frame_reader *reader,
+                 const struct ringcast_item *item) {
   struct ringcast_item found;
   char key[64];
   if (!item->key || item->key_bytes > sizeof key) return;

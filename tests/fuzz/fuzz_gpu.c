@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device tensors, on the tests' own driver, while a peer stores what it likes: in the device segment, in where the ring
- * says that it is, and in frames that are held. A writer and two readers are in this process. Whatever is stored, every
- * call returns, with a result that the header names; no copy leaves the memory that it is for, which would break the
- * driver's context; nothing stays behind.
+ * Device tensors, on the tests' own driver, while a peer stores what it likes: in the device
+ * segment, in where the ring says that it is, and in frames that are held. A writer and two readers
+ * are in this process. Whatever is stored, every call returns, with a result that the header names;
+ * no copy leaves the memory that it is for, which would break the driver's context; nothing stays
+ * behind.
  *
- * A stream may wait as long as the writer lives for what the peer says is still to come. So the guard ends a wait that
- * takes too long, by values of `ready` that pass every comparison in turn.
+ * A stream may wait as long as the writer lives for what the peer says is still to come. So the
+ * guard ends a wait that takes too long, by values of `ready` that pass every comparison in turn.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +25,15 @@
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { READERS = 2, PLACES = 4, POOL_SLOTS = 4, MOST_HELD = 3, MOST_MAPS = 4, MOST_POOLS = 4, STREAMS = 3 };
+enum {
+  READERS = 2,
+  PLACES = 4,
+  POOL_SLOTS = 4,
+  MOST_HELD = 3,
+  MOST_MAPS = 4,
+  MOST_POOLS = 4,
+  STREAMS = 3
+};
 enum { RING_BYTES = 64 << 10, OWN_BYTES = 64 << 10 };
 
 struct held {
@@ -54,7 +63,7 @@ static const struct rc_cuda *cuda;
 static struct rc_semaphore *turn; /* what the writer's stream is held up by */
 static rc_cu_ptr turn_address;
 
-/* ---- The guard -------------------------------------------------------------------------------------------------- */
+/* ---- The guard ------------------------------------------------------------------------------- */
 
 /* The device segments of this input, as the peer has them mapped. */
 static struct {
@@ -65,7 +74,8 @@ static struct {
 } peer = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void end_all_waits(void) {
-  const struct timespec looks = {.tv_nsec = 200 * 1000}; /* in which each stream of the fake looks at its word */
+  const struct timespec looks = {
+      .tv_nsec = 200 * 1000}; /* in which each stream of the fake looks at its word */
   pthread_mutex_lock(&peer.mutex);
   if (turn) rc_semaphore_store(turn, rc_load_relaxed(&turn->value) + 1);
   for (uint64_t quarter = 0; quarter < 4; quarter++) {
@@ -93,7 +103,8 @@ static void map_pool(void) {
   if (!world.gpu || !world.gpu->exported) return;
   struct rc_gpu_segment *own = &world.gpu->exported->segment;
   struct rc_gpu_segment segment = *own;
-  segment.memory.base = mmap(NULL, own->memory.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own->memory.fd, 0);
+  segment.memory.base =
+      mmap(NULL, own->memory.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own->memory.fd, 0);
   require(segment.memory.base != MAP_FAILED && peer.count < MOST_POOLS);
   pthread_mutex_lock(&peer.mutex);
   peer.pools[peer.count++] = segment;
@@ -102,27 +113,30 @@ static void map_pool(void) {
 
 static void unmap_pools(void) {
   pthread_mutex_lock(&peer.mutex);
-  for (; peer.count > 0; peer.count--) munmap(peer.pools[peer.count - 1].memory.base, peer.pools[0].memory.bytes);
+  for (; peer.count > 0; peer.count--)
+    munmap(peer.pools[peer.count - 1].memory.base, peer.pools[0].memory.bytes);
   pthread_mutex_unlock(&peer.mutex);
 }
 
-/* ---- Once ------------------------------------------------------------------------------------------------------- */
+/* ---- Once ------------------------------------------------------------------------------------ */
 
 int LLVMFuzzerInitialize(int *count, char ***arguments) {
   pthread_t thread;
   (void)count, (void)arguments;
-  fake_cuda_live("streams"); /* so that the program is linked with it, and the library finds it loaded */
+  fake_cuda_live(
+      "streams"); /* so that the program is linked with it, and the library finds it loaded */
   cuda = rc_cuda();
   require(cuda);
   require(pthread_create(&thread, NULL, guard, NULL) == 0);
   return 0;
 }
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 static struct ringcast_gpu_writer_options options_of(void) {
-  return (struct ringcast_gpu_writer_options){
-      .size = sizeof(struct ringcast_gpu_writer_options), .pool_bytes = RC_GPU_GRANULE, .slots = POOL_SLOTS};
+  return (struct ringcast_gpu_writer_options){.size = sizeof(struct ringcast_gpu_writer_options),
+                                              .pool_bytes = RC_GPU_GRANULE,
+                                              .slots = POOL_SLOTS};
 }
 
 static void open_pool(void) {
@@ -166,18 +180,20 @@ static void send(struct input *input) {
   uint64_t how = take(input, 1);
   int64_t shapes[2][1] = {{(int64_t)(take(input, 1) << (how & 7))}, {(int64_t)take(input, 1)}};
   if (!world.gpu) return;
-  struct ringcast_gpu_item items[2] = {{.key = "x", .key_bytes = 1, .on_device = 1}, {.key = "y", .key_bytes = 1}};
+  struct ringcast_gpu_item items[2] = {{.key = "x", .key_bytes = 1, .on_device = 1},
+                                       {.key = "y", .key_bytes = 1}};
   for (int i = 0; i < 2; i++) {
     const void *data = (const void *)(uintptr_t)(world.source + (rc_cu_ptr)(256 * i));
-    items[i].tensor = (struct ringcast_tensor){.data = data, .dtype = {1, 8, 1}, .ndim = 1, .shape = shapes[i]};
+    items[i].tensor =
+        (struct ringcast_tensor){.data = data, .dtype = {1, 8, 1}, .ndim = 1, .shape = shapes[i]};
   }
   items[1].on_device = 1;
   if (how & 16 && world.memory.generation != 0)
     items[0].tensor.data = (const void *)(uintptr_t)(world.address + (how >> 1 & 3));
   uint32_t flags = how & 32 ? RINGCAST_GPU_NO_INLINE : 0;
   if (world.harmed) fuzzed_frames++;
-  allowed(ringcast_gpu_send(world.gpu, items, 1 + (how >> 3 & 1), 7, flags, world.streams[0], 0), -EAGAIN, -EMSGSIZE,
-          -EINVAL, -EPIPE);
+  allowed(ringcast_gpu_send(world.gpu, items, 1 + (how >> 3 & 1), 7, flags, world.streams[0], 0),
+          -EAGAIN, -EMSGSIZE, -EINVAL, -EPIPE);
 }
 
 /* Memory in the pool, which may go while a frame refers to it. */
@@ -189,7 +205,8 @@ static void allocate(struct input *input) {
     world.memory.generation = 0;
     return;
   }
-  allowed(ringcast_gpu_allocate(world.gpu, bytes, world.streams[0], &world.address, &world.memory), -EAGAIN, -EPIPE);
+  allowed(ringcast_gpu_allocate(world.gpu, bytes, world.streams[0], &world.address, &world.memory),
+          -EAGAIN, -EPIPE);
 }
 
 static void try_lease(struct input *input) {
@@ -199,23 +216,28 @@ static void try_lease(struct input *input) {
   int result = ringcast_gpu_lease(world.gpu, bytes, 2, offsets, &lease);
   allowed(result, -EAGAIN, -EPIPE);
   if (result != 0) return;
-  require(lease.base + lease.bytes <= RC_GPU_GRANULE && offsets[1] + bytes[1] <= lease.base + lease.bytes);
+  require(lease.base + lease.bytes <= RC_GPU_GRANULE &&
+          offsets[1] + bytes[1] <= lease.base + lease.bytes);
   int64_t shape[1] = {(int64_t)bytes[1]};
   struct ringcast_tensor tensor = {
       .data = (const void *)(uintptr_t)world.source, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
   const struct ringcast_gpu_put put = {.tensor = &tensor, .offset = offsets[1]};
   /* The copies are enqueued; then the ring refuses the frame, as nothing is reserved. */
-  if (bytes[0] & 1) require(ringcast_gpu_commit(world.gpu, &lease, &put, 1, world.streams[0], 1) == -EINVAL);
+  if (bytes[0] & 1)
+    require(ringcast_gpu_commit(world.gpu, &lease, &put, 1, world.streams[0], 1) == -EINVAL);
   ringcast_gpu_drop(world.gpu, &lease);
 }
 
-/* ---- The readers ------------------------------------------------------------------------------------------------ */
+/* ---- The readers ----------------------------------------------------------------------------- */
 
 static void attach(struct reader *reader, uint64_t how) {
   struct ringcast_reader_options options = {.size = sizeof options, .leases = MOST_HELD};
   if (!reader->ring)
-    allowed(ringcast_reader_attach_ex(ringcast_writer_handle(world.writer), &options, &reader->ring), -EUSERS);
-  if (reader->ring && !reader->gpu) require(ringcast_gpu_reader_open(reader->ring, NULL, &reader->gpu) == 0);
+    allowed(
+        ringcast_reader_attach_ex(ringcast_writer_handle(world.writer), &options, &reader->ring),
+        -EUSERS);
+  if (reader->ring && !reader->gpu)
+    require(ringcast_gpu_reader_open(reader->ring, NULL, &reader->gpu) == 0);
   if (reader->gpu && how & 1) allowed(ringcast_gpu_reader_prepare(reader->gpu), -EAGAIN, -ENOTSUP);
 }
 
@@ -256,36 +278,46 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
   struct ringcast_frame_reader opened;
   struct ringcast_item item;
   ringcast_device_ptr mapped;
-  if (!held->begun || ringcast_frame_open(&opened, held->frame.data, held->frame.bytes) != 0) return;
-  if (ringcast_frame_item(&opened, how >> 3 & 1, &item) != 0 || item.kind != RINGCAST_ITEM_TENSOR) return;
+  if (!held->begun || ringcast_frame_open(&opened, held->frame.data, held->frame.bytes) != 0)
+    return;
+  if (ringcast_frame_item(&opened, how >> 3 & 1, &item) != 0 || item.kind != RINGCAST_ITEM_TENSOR)
+    return;
   bool is_pool = item.placement == RINGCAST_PLACEMENT_POOL;
   int result = -EPROTO; /* as of what is not even tried */
   if (how & 16 && is_pool) item.device_offset = take(input, 8);
   if (how & 32 && is_pool) item.bytes = take(input, 8);
   const uint64_t most = RC_GPU_GRANULE;
-  bool is_outside = is_pool && (item.device_offset > most || item.bytes > most - item.device_offset);
-  struct ringcast_gpu_copy copy = {.offset = item.device_offset, .bytes = item.bytes, .to = world.target, .in_pool = 1};
-  bool fits = item.bytes <= OWN_BYTES; /* else the memory of this caller is too small, whose fault that is */
+  bool is_outside =
+      is_pool && (item.device_offset > most || item.bytes > most - item.device_offset);
+  struct ringcast_gpu_copy copy = {
+      .offset = item.device_offset, .bytes = item.bytes, .to = world.target, .in_pool = 1};
+  bool fits = item.bytes <=
+              OWN_BYTES; /* else the memory of this caller is too small, whose fault that is */
   switch (how % 6) {
   case 0:
     if (!is_pool || reader->maps[where]) return;
     result = ringcast_gpu_map(reader->gpu, &held->take, &item, &mapped, &reader->maps[where]);
     break;
   case 1:
-    if (fits || is_outside) result = ringcast_gpu_copy_to_host(reader->gpu, &held->take, &item, host);
+    if (fits || is_outside)
+      result = ringcast_gpu_copy_to_host(reader->gpu, &held->take, &item, host);
     break;
   case 2:
     if (is_pool && (fits || is_outside))
-      result = ringcast_gpu_copy_all(reader->gpu, &held->take, &copy, 1, how & 64 ? RINGCAST_GPU_LAST : 0);
+      result = ringcast_gpu_copy_all(reader->gpu, &held->take, &copy, 1,
+                                     how & 64 ? RINGCAST_GPU_LAST : 0);
     break;
   case 3:
     copy.offset = take(input, 2);
     copy.in_pool = 0;
-    if (fits) result = ringcast_gpu_copy_all(reader->gpu, &held->take, &copy, 1, how & 64 ? RINGCAST_GPU_LAST : 0);
+    if (fits)
+      result = ringcast_gpu_copy_all(reader->gpu, &held->take, &copy, 1,
+                                     how & 64 ? RINGCAST_GPU_LAST : 0);
     require(result != 0 || copy.offset + item.bytes <= held->frame.bytes);
     break;
   default:
-    if (fits || is_outside) result = ringcast_gpu_copy_out(reader->gpu, &held->take, &item, world.target);
+    if (fits || is_outside)
+      result = ringcast_gpu_copy_out(reader->gpu, &held->take, &item, world.target);
     require(result != 0 || fits || how % 6 < 4 || is_pool);
     break;
   }
@@ -295,8 +327,8 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
 
 static void end(struct reader *reader, struct held *held) {
   if (!held->frame.data) return;
-  int result =
-      held->begun ? ringcast_gpu_end(reader->gpu, &held->take) : ringcast_gpu_release(reader->gpu, &held->frame);
+  int result = held->begun ? ringcast_gpu_end(reader->gpu, &held->take)
+                           : ringcast_gpu_release(reader->gpu, &held->frame);
   allowed(result, -ESTALE, -EPROTO);
   held->frame.data = NULL;
   held->begun = false;
@@ -311,7 +343,7 @@ static void look_around(struct reader *reader) {
   allowed(ringcast_gpu_check(reader->gpu), -EPIPE);
 }
 
-/* ---- The peer --------------------------------------------------------------------------------------------------- */
+/* ---- The peer -------------------------------------------------------------------------------- */
 
 static uint64_t value_of(struct input *input, uint64_t before) {
   uint64_t how = take(input, 1);
@@ -320,7 +352,8 @@ static uint64_t value_of(struct input *input, uint64_t before) {
   case 1: return take(input, 1);
   case 2: return before + (uint64_t)(int8_t)take(input, 1);
   case 3: return -take(input, 1);
-  case 4: return world.readers[how >> 3 & 1].ring ? world.readers[how >> 3 & 1].ring->ring.owner : 0;
+  case 4:
+    return world.readers[how >> 3 & 1].ring ? world.readers[how >> 3 & 1].ring->ring.owner : 0;
   default: return before ^ (uint64_t)1 << take(input, 1) % 64;
   }
 }
@@ -331,11 +364,12 @@ static void store(void *base, uint64_t at, struct input *input) {
   world.harmed = true;
 }
 
-/* But no `ack`: a peer that says that a reader has read what its stream still reads has the reader close the pool too
- * early, which gpu.h does not rule out. */
+/* But no `ack`: a peer that says that a reader has read what its stream still reads has the reader
+ * close the pool too early, which gpu.h does not rule out. */
 static void store_word(struct rc_gpu_control *control, uint64_t at, struct input *input) {
-  bool is_ack = at < rc_gpu_try_at(POOL_SLOTS, PLACES, 0) &&
-                (at - rc_gpu_semaphores_at(PLACES)) / sizeof(struct rc_semaphore) % (1 + PLACES) != 0;
+  bool is_ack =
+      at < rc_gpu_try_at(POOL_SLOTS, PLACES, 0) &&
+      (at - rc_gpu_semaphores_at(PLACES)) / sizeof(struct rc_semaphore) % (1 + PLACES) != 0;
   if (!is_ack) store(control, at, input);
 }
 
@@ -347,13 +381,21 @@ static void harm(struct input *input) {
   uint64_t rest = where >> 6, at = rc_gpu_semaphores_at(PLACES);
   switch (where >> 3 & 7) {
   case 0: store(control, rest * 8 % sizeof(struct rc_gpu_identity), input); break;
-  case 1: store(&world.writer->ring.view.control->device, rest * 8 % sizeof(struct rc_device_place), input); break;
+  case 1:
+    store(&world.writer->ring.view.control->device, rest * 8 % sizeof(struct rc_device_place),
+          input);
+    break;
   case 2: store(&control->dead, rest * 8 % RC_LINE, input); break;
   case 3:
-  case 4: store(control->importers, rest * 8 % (READERS * sizeof *control->importers), input); break;
+  case 4:
+    store(control->importers, rest * 8 % (READERS * sizeof *control->importers), input);
+    break;
   case 5: store(control, rc_gpu_ready_at(PLACES, (uint32_t)rest % POOL_SLOTS), input); break;
   case 6:
-  default: store_word(control, at + rest * RC_LINE % (rc_gpu_segment_bytes(POOL_SLOTS, PLACES) - at), input); break;
+  default:
+    store_word(control, at + rest * RC_LINE % (rc_gpu_segment_bytes(POOL_SLOTS, PLACES) - at),
+               input);
+    break;
   }
 }
 
@@ -361,7 +403,8 @@ static void harm(struct input *input) {
 static void damage(struct reader *reader, struct held *held, struct input *input) {
   uint64_t where = take(input, 1);
   if (!held->frame.data) return;
-  uint8_t *frame = world.writer->ring.view.data + ((const uint8_t *)held->frame.data - reader->ring->ring.view.data);
+  uint8_t *frame = world.writer->ring.view.data +
+                   ((const uint8_t *)held->frame.data - reader->ring->ring.view.data);
   static const uint16_t header[] = {32, 40, 32, 40}, entry[] = {24, 32, 40, 48, 56, 8, 16, 24};
   uint64_t at = where % 64 * 8;
   if (where & 64) at = sizeof(struct ringcast_frame_header) + entry[where % 8];
@@ -369,7 +412,7 @@ static void damage(struct reader *reader, struct held *held, struct input *input
   if (at + 8 <= held->frame.bytes) store(frame, at, input);
 }
 
-/* ---- All of it -------------------------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 static void step(struct input *input) {
   uint64_t what = take(input, 1);
@@ -407,10 +450,13 @@ static void step(struct input *input) {
 static void open_world(void) {
   memset(&world, 0, sizeof world);
   require(cuda->primary_retain(&world.context, 0) == 0 && cuda->ctx_push(world.context) == 0);
-  for (int i = 0; i < STREAMS; i++) require(cuda->stream_create(&world.streams[i], RC_CU_STREAM_NON_BLOCKING) == 0);
-  require(cuda->mem_alloc(&world.source, OWN_BYTES) == 0 && cuda->mem_alloc(&world.target, OWN_BYTES) == 0);
+  for (int i = 0; i < STREAMS; i++)
+    require(cuda->stream_create(&world.streams[i], RC_CU_STREAM_NON_BLOCKING) == 0);
+  require(cuda->mem_alloc(&world.source, OWN_BYTES) == 0 &&
+          cuda->mem_alloc(&world.target, OWN_BYTES) == 0);
   turn = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  require(turn != MAP_FAILED && cuda->host_register(turn, 4096, RC_CU_MEMHOSTREGISTER_DEVICEMAP) == 0);
+  require(turn != MAP_FAILED &&
+          cuda->host_register(turn, 4096, RC_CU_MEMHOSTREGISTER_DEVICEMAP) == 0);
   require(cuda->host_get_device_pointer(&turn_address, turn, 0) == 0);
   world.writer = make_ring();
 }
@@ -423,9 +469,11 @@ static bool context_is_well(void) {
 /* The peer leaves, with what it has made of places; then all that was left is given back. */
 static void await_what_is_left(void) {
   const struct timespec pause = {.tv_nsec = 50000};
-  while (fake_cuda_live("registered") > 1 || fake_cuda_live("imports") > 0 || fake_cuda_live("allocations") > 2) {
+  while (fake_cuda_live("registered") > 1 || fake_cuda_live("imports") > 0 ||
+         fake_cuda_live("allocations") > 2) {
     for (uint32_t pool = 0; pool < peer.count && fake_cuda_live("imports") == 0; pool++)
-      for (uint32_t i = 0; i < PLACES; i++) rc_store_release(&rc_gpu_control(&peer.pools[pool])->importers[i].owner, 0);
+      for (uint32_t i = 0; i < PLACES; i++)
+        rc_store_release(&rc_gpu_control(&peer.pools[pool])->importers[i].owner, 0);
     rc_exported_tidy(rc_gpu_close_ns);
     nanosleep(&pause, NULL);
   }
@@ -440,7 +488,8 @@ static void close_world(uint64_t how) {
   ringcast_gpu_writer_close(world.gpu_other);
   ringcast_writer_close(world.other);
   ringcast_writer_close(world.writer);
-  for (int i = 0; i < STREAMS; i++) require(cuda->stream_synchronize(world.streams[i]) == RC_CU_SUCCESS);
+  for (int i = 0; i < STREAMS; i++)
+    require(cuda->stream_synchronize(world.streams[i]) == RC_CU_SUCCESS);
   await_what_is_left();
   require(context_is_well());
   for (int i = 0; i < STREAMS; i++) require(cuda->stream_destroy(world.streams[i]) == 0);
@@ -452,7 +501,8 @@ static void close_world(uint64_t how) {
   pthread_mutex_unlock(&peer.mutex);
   unmap_pools();
   require(cuda->ctx_pop(&world.context) == 0 && cuda->primary_release(0) == 0);
-  while (fake_cuda_live("contexts") > 0) sched_yield(); /* a watcher gives its hold on it back last of all */
+  while (fake_cuda_live("contexts") > 0)
+    sched_yield(); /* a watcher gives its hold on it back last of all */
   require(fake_cuda_live("lost") == 0);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nested values: any bytes at all are checked as a stream of tokens, and walked once more by recursion. Both walks
- * come to the same end: whether the stream is one value, how many values the stream has, and what the stream refers
- * to. Every byte that belongs to a token is read, and the numbers of a list take memory in proportion to the stream.
+ * Nested values: any bytes at all are checked as a stream of tokens, and walked once more by
+ * recursion. Both walks come to the same end: whether the stream is one value, how many values the
+ * stream has, and what the stream refers to. Every byte that belongs to a token is read, and the
+ * numbers of a list take memory in proportion to the stream.
  */
 #include "ringcast/object.h"
 
@@ -50,7 +51,8 @@ static bool define(struct walk *walk, const struct ringcast_token *token) {
   default: return false;
   }
   walk->kinds[walk->needs.classes] = token->kind;
-  walk->fields[walk->needs.classes++] = names - 2 + (token->kind == RINGCAST_CLASS_INSTANCE ? 1 : 0);
+  walk->fields[walk->needs.classes++] =
+      names - 2 + (token->kind == RINGCAST_CLASS_INSTANCE ? 1 : 0);
   return true;
 }
 
@@ -87,15 +89,18 @@ static bool walk_back(struct walk *walk, uint64_t count) {
   return true;
 }
 
-/* What a token says is its own lies within the stream, behind its tag, and is all that was passed. */
-static void inspect(const struct walk *walk, const uint8_t *from, const struct ringcast_token *token, uint64_t each) {
+/* What a token says is its own lies within the stream, behind its tag, and is all that was
+ * passed. */
+static void inspect(const struct walk *walk, const uint8_t *from,
+                    const struct ringcast_token *token, uint64_t each) {
   uint64_t bytes = token->count * each;
   require(token->data > from && token->data <= walk->left.at);
   require(bytes == (uint64_t)(walk->left.at - token->data));
   touch_all(token->data, bytes);
 }
 
-static void inspect_bytes(const struct walk *walk, const uint8_t *from, struct ringcast_token *token) {
+static void inspect_bytes(const struct walk *walk, const uint8_t *from,
+                          struct ringcast_token *token) {
   switch (token->tag) {
   case RINGCAST_TAG_FLOAT:
   case RINGCAST_TAG_COMPLEX:
@@ -135,7 +140,8 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, in
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_SET:
   case RINGCAST_TAG_FROZENSET: return walk_values(walk, token->count, depth);
-  case RINGCAST_TAG_DICT: return walk_values(walk, token->count, depth) && walk_values(walk, token->count, depth);
+  case RINGCAST_TAG_DICT:
+    return walk_values(walk, token->count, depth) && walk_values(walk, token->count, depth);
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE: return walk_values(walk, 3, depth);
   case RINGCAST_TAG_KIND: return walk_values(walk, 1, depth);
@@ -207,7 +213,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     require(needs.classes == walk.needs.classes && needs.leaves == walk.needs.leaves);
     require(needs.marks == walk.needs.marks && needs.shapes == walk.needs.shapes);
     require(needs.before == walk.needs.before && needs.items == walk.needs.items);
-    require(needs.values <= bytes && needs.parts <= bytes); /* so what is made of it is in proportion */
+    require(needs.values <= bytes &&
+            needs.parts <= bytes); /* so what is made of it is in proportion */
   }
   free(walk.is_open);
   free(stream);

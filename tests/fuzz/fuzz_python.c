@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's
- * own exceptions. What is received is packed, received again and packed again: the same bytes come of it, but for the
- * order of sets. Nothing is leaked. The same bytes are looked into by key, and viewed in place, which gives what
- * receiving them gives. Pickles are not allowed, as for a reader that does not trust its sender; torch, which a frame
- * could only ask to be imported, is not there.
+ * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused
+ * by one of ringcast's own exceptions. What is received is packed, received again and packed again:
+ * the same bytes come of it, but for the order of sets. Nothing is leaked. The same bytes are
+ * looked into by key, and viewed in place, which gives what receiving them gives. Pickles are not
+ * allowed, as for a reader that does not trust its sender; torch, which a frame could only ask to
+ * be imported, is not there.
  */
 #include "python/extension/codec/inspect.h"
 #include "python/extension/tensors.h"
@@ -73,7 +74,8 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   pack_function = PyObject_GetAttrString(module, "pack");
   own_error = rc_py_import("ringcast.exceptions", "Error");
   require(state && pack_function && own_error);
-  PyObject *fresh = PyObject_CallMethod(module, "_recycling", "i", 0); /* whose bounds a sanitizer knows */
+  PyObject *fresh =
+      PyObject_CallMethod(module, "_recycling", "i", 0); /* whose bounds a sanitizer knows */
   require(fresh);
   Py_DECREF(fresh);
   return 0;
@@ -110,7 +112,8 @@ static PyObject *packed(PyObject *object) {
   return bytes;
 }
 
-/* A set has no order: numbers whose hashes collide stand in it as they came. So the same bytes stand elsewhere. */
+/* A set has no order: numbers whose hashes collide stand in it as they came. So the same bytes
+ * stand elsewhere. */
 static bool is_a_set_reordered(PyObject *first, PyObject *second) {
   const unsigned char *one = (const unsigned char *)PyBytes_AS_STRING(first);
   const unsigned char *other = (const unsigned char *)PyBytes_AS_STRING(second);
@@ -121,15 +124,18 @@ static bool is_a_set_reordered(PyObject *first, PyObject *second) {
     counts[other[i]]--;
   }
   for (int i = 0; i < 256; i++) differing += counts[i] != 0;
-  return differing == 0 && (memchr(one, RINGCAST_TAG_SET, bytes) || memchr(one, RINGCAST_TAG_FROZENSET, bytes));
+  return differing == 0 &&
+         (memchr(one, RINGCAST_TAG_SET, bytes) || memchr(one, RINGCAST_TAG_FROZENSET, bytes));
 }
 
 static void there_and_back(PyObject *object) {
-  PyObject *first = packed(object), *again = decode(PyBytes_AS_STRING(first), (size_t)PyBytes_GET_SIZE(first));
+  PyObject *first = packed(object),
+           *again = decode(PyBytes_AS_STRING(first), (size_t)PyBytes_GET_SIZE(first));
   require(again && Py_TYPE(again) == Py_TYPE(object));
   PyObject *second = packed(again);
   require(PyBytes_GET_SIZE(first) == PyBytes_GET_SIZE(second));
-  bool is_same = memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second), (size_t)PyBytes_GET_SIZE(first)) == 0;
+  bool is_same = memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second),
+                        (size_t)PyBytes_GET_SIZE(first)) == 0;
   require(is_same || is_a_set_reordered(first, second));
   Py_DECREF(second);
   Py_DECREF(again);
@@ -183,7 +189,8 @@ static void view(const void *data, size_t bytes, PyObject *whole) {
   if (viewed) {
     PyObject *first = packed(viewed), *second = packed(whole);
     require(PyBytes_GET_SIZE(first) == PyBytes_GET_SIZE(second));
-    bool is_same = memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second), (size_t)PyBytes_GET_SIZE(first)) == 0;
+    bool is_same = memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second),
+                          (size_t)PyBytes_GET_SIZE(first)) == 0;
     require(is_same || is_a_set_reordered(first, second));
     Py_DECREF(first);
     Py_DECREF(second);

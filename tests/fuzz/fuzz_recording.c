@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recordings (tools/recording_read.c): any bytes at all are read as a file, frame by frame. The first byte of an input
- * says how:
+ * Recordings (tools/recording_read.c): any bytes at all are read as a file, frame by frame. The
+ * first byte of an input says how:
  *   1    checksums of all that looks like a record are made right, and of the header
  *   2    so are the hashes of payloads
- *   4    payloads are loaded, into a block of just their size; 8 passed without a look; else checked
+ *   4    payloads are loaded, into a block of just their size; 8 passed without a look; else
+ *        checked
  *   16   the first bytes after it replace those of the header
  */
 #define _GNU_SOURCE
@@ -23,11 +24,13 @@ enum { RIGHT = 1, HASHED = 2, LOAD = 4, PASS = 8, HEADER = 16, HEADER_BYTES = 13
 static void make_right(uint8_t *file, size_t bytes, unsigned flags) {
   struct recording_header *header = (struct recording_header *)(void *)file;
   header->check = recording_header_check(header);
-  for (size_t at = RECORDING_BLOCK; at + sizeof(struct recording_record) <= bytes; at += RECORDING_LINE) {
+  for (size_t at = RECORDING_BLOCK; at + sizeof(struct recording_record) <= bytes;
+       at += RECORDING_LINE) {
     struct recording_record *record = (struct recording_record *)(void *)(file + at);
     if (record->magic != RECORDING_RECORD_MAGIC) continue;
     record->check = recording_record_check(record, header->id, at);
-    if (!(flags & HASHED) || record->bytes > bytes || recording_length(record->bytes) > bytes - at) continue;
+    if (!(flags & HASHED) || record->bytes > bytes || recording_length(record->bytes) > bytes - at)
+      continue;
     uint64_t hash = XXH3_64bits(file + at + sizeof *record, record->bytes);
     memcpy(file + at + recording_hash_at(record->bytes), &hash, sizeof hash);
   }
@@ -35,7 +38,8 @@ static void make_right(uint8_t *file, size_t bytes, unsigned flags) {
 
 /* A file of the input. Returns its descriptor. */
 static int make_file(const uint8_t *data, size_t bytes, unsigned flags) {
-  size_t header = flags & HEADER ? (bytes < HEADER_BYTES ? bytes : HEADER_BYTES) : 0, rest = bytes - header;
+  size_t header = flags & HEADER ? (bytes < HEADER_BYTES ? bytes : HEADER_BYTES) : 0,
+         rest = bytes - header;
   size_t size = RECORDING_BLOCK + rest, room = (size + 63) & ~(size_t)63;
   uint8_t *file = aligned_alloc(64, room);
   memset(file, 0, room);
@@ -55,7 +59,8 @@ static int make_file(const uint8_t *data, size_t bytes, unsigned flags) {
   return fd;
 }
 
-static int read_frame(struct recording *recording, const struct recording_record *record, unsigned flags) {
+static int read_frame(struct recording *recording, const struct recording_record *record,
+                      unsigned flags) {
   if (flags & PASS) return recording_pass(recording);
   if (!(flags & LOAD)) return recording_check(recording);
   uint8_t *payload = malloc(record->bytes ? record->bytes : 1);
@@ -67,7 +72,8 @@ static int read_frame(struct recording *recording, const struct recording_record
 
 static void check_facts(const struct recording_facts *facts, size_t size) {
   require(facts->sum.bytes <= size && facts->sum.frames <= size / RECORDING_LINE);
-  require(facts->damaged_bytes <= size && facts->torn_bytes <= size && facts->unwritten_bytes <= size);
+  require(facts->damaged_bytes <= size && facts->torn_bytes <= size &&
+          facts->unwritten_bytes <= size);
 }
 
 static void read_file(struct recording *recording, size_t size, unsigned flags) {

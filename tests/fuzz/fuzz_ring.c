@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring's algorithms against a peer that means harm. An input is a list of steps: what the writer, three readers and
- * a tap do, and in between what the peer stores in the control segment (which any process that is attached can write),
- * or, being the writer itself, in the data. Whatever it stores: nothing is read or written outside DATA and SPILL, no
- * call goes on for ever, a frame is lent as it was checked; and as long as it only writes to the control segment,
- * readers whose slot it leaves alone get what was sent, and the writer overwrites none of it. Readers take frames, and
- * the messages of packed frames, one by one or together.
+ * The ring's algorithms against a peer that means harm. An input is a list of steps: what the
+ * writer, three readers and a tap do, and in between what the peer stores in the control segment
+ * (which any process that is attached can write), or, being the writer itself, in the data.
+ * Whatever it stores: nothing is read or written outside DATA and SPILL, no call goes on for ever,
+ * a frame is lent as it was checked; and as long as it only writes to the control segment, readers
+ * whose slot it leaves alone get what was sent, and the writer overwrites none of it. Readers take
+ * frames, and the messages of packed frames, one by one or together.
  */
 #define _GNU_SOURCE
 #include "tests/fuzz/ring_world.h"
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 static bool reserve(uint64_t bytes, uint8_t **out) {
   void *to;
   int result = rc_ring_reserve(&world.writer, bytes, &to);
-  require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EMSGSIZE || result == -EPROTO);
+  require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EMSGSIZE ||
+          result == -EPROTO);
   if (result == 0) may_be_written(bytes, to);
   *out = to;
   return result == 0;
@@ -35,7 +37,8 @@ static bool send(uint64_t bytes) {
 
 /* Many messages in one frame. */
 static void send_packed(uint64_t how) {
-  uint64_t count = how % 64 + 1, most = how / 64 + 1, bytes[64], total = 0, at = 0, position = world.writer.tail;
+  uint64_t count = how % 64 + 1, most = how / 64 + 1, bytes[64], total = 0, at = 0,
+           position = world.writer.tail;
   uint8_t *to;
   for (uint64_t i = 0; i < count; i++) {
     bytes[i] = (how * 7 + i * i) % (16 * most);
@@ -105,7 +108,7 @@ static void send_spilled(struct input *input) {
   require(rc_spill_is_valid(spill));
 }
 
-/* ---- The readers and the tap ------------------------------------------------------------------------------------ */
+/* ---- The readers and the tap ----------------------------------------------------------------- */
 
 static void join(struct party *party, struct input *input) {
   struct rc_ring ring = world_ring();
@@ -114,10 +117,13 @@ static void join(struct party *party, struct input *input) {
   uint64_t owner;
   if (party->joined) return;
   int result = rc_slot_claim(&ring, 4711, 7, &slot, &owner);
-  if (result == 0 && how >> 6 == 3) rc_slot_evict(&ring, slot, owner); /* it was too slow at joining */
-  struct rc_start start = {.newest = how & 32, .tag = how & 1 ? (uint32_t)(world.number % 8 + 1) : 0};
+  if (result == 0 && how >> 6 == 3)
+    rc_slot_evict(&ring, slot, owner); /* it was too slow at joining */
+  struct rc_start start = {.newest = how & 32,
+                           .tag = how & 1 ? (uint32_t)(world.number % 8 + 1) : 0};
   if (result == 0) result = rc_slot_activate(&ring, slot, owner, start, &party->reader);
-  require(result == 0 || result == -EUSERS || result == -EAGAIN || result == -EPROTO || result == -ENODATA);
+  require(result == 0 || result == -EUSERS || result == -EAGAIN || result == -EPROTO ||
+          result == -ENODATA);
   if (result != 0) return;
   party->joined = true;
   party->sane = !world.tail_hurt && !world.data_hurt;
@@ -152,7 +158,8 @@ static void let_go(uint64_t how) {
 
 static void may_end_so(const struct party *party, int result) {
   if (world.attacked && (result == 0 || result == -EPROTO)) fuzzed_frames++;
-  require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EPROTO || result == -ESTALE);
+  require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EPROTO ||
+          result == -ESTALE);
   require((result != -EPROTO && result != -ESTALE) || !party->sane || world.data_hurt);
   require(!party->evicted || result == -ESTALE);
 }
@@ -196,9 +203,12 @@ static void next_many(struct party *party, uint32_t most) {
   require(count >= 1 && count <= most % 64 + 1);
   if (spilled.spilled) must_be_lent(party, &spilled);
   for (uint32_t i = 0; i < count && !spilled.spilled; i++) {
-    const struct rc_ring_frame whole = {
-        .data = frames[i].data, .position = frames[i].position, .bytes = frames[i].bytes, .kind = frames[i].kind};
-    if (truth_at(whole.position)->position == whole.position && whole.position % RC_FRAME_ALIGN == 0)
+    const struct rc_ring_frame whole = {.data = frames[i].data,
+                                        .position = frames[i].position,
+                                        .bytes = frames[i].bytes,
+                                        .kind = frames[i].kind};
+    if (truth_at(whole.position)->position == whole.position &&
+        whole.position % RC_FRAME_ALIGN == 0)
       must_be_lent(party, &whole);
     else must_be_message(party, &frames[i]);
   }
@@ -220,7 +230,8 @@ static int release_some(struct party *party, uint32_t which, uint32_t how) {
   uint32_t count = party->counts[which];
   int result = rc_ring_release_many(reader, position, how % (count + 1));
   require(result != -EPROTO || world.data_hurt);
-  return result == -EINVAL || result == -EPROTO ? rc_ring_release_many(reader, position, count) : result;
+  return result == -EINVAL || result == -EPROTO ? rc_ring_release_many(reader, position, count)
+                                                : result;
 }
 
 static void release(struct party *party, uint32_t which) {
@@ -240,7 +251,8 @@ static void look(struct party *party, uint64_t how) {
   uint32_t which = how % party->held;
   int result = rc_ring_look(&party->reader, party->positions[which], &frame);
   bool lent = is_message(party, party->positions[which]);
-  require(result == 0 || result == -EPROTO || (result == -ESTALE && !party->sane) || (result == -EINVAL && lent));
+  require(result == 0 || result == -EPROTO || (result == -ESTALE && !party->sane) ||
+          (result == -EINVAL && lent));
   if (result == 0) must_be_lent(party, &frame);
   uint64_t position = party->reader.next;
   require(rc_ring_count(&party->reader.view, &position, 100) <= 100);
@@ -261,7 +273,7 @@ static void tap(void) {
   if (result == 0) require(frame.bytes <= sizeof world.copy && frame.data == world.copy);
 }
 
-/* ---- The peer --------------------------------------------------------------------------------------------------- */
+/* ---- The peer -------------------------------------------------------------------------------- */
 
 /* Some position that means something to somebody. */
 static uint64_t position_of(uint64_t whose) {
@@ -285,7 +297,8 @@ static uint64_t value_of(struct input *input, uint64_t before) {
   case 1: return take(input, 1);
   case 2: return position_of(take(input, 1)) + (uint64_t)(int8_t)take(input, 1) * RC_FRAME_ALIGN;
   case 3: return rc_meta_make((uint32_t)take(input, 2), (uint16_t)take(input, 1), how >> 4 & 3);
-  case 4: return rc_owner_make((uint32_t)take(input, 1), 7, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
+  case 4:
+    return rc_owner_make((uint32_t)take(input, 1), 7, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
   case 5: return before ^ (uint64_t)1 << (how >> 3 & 31);
   case 6: return position_of(take(input, 1)) + world.capacity * (uint64_t)(int8_t)take(input, 1);
   default: return SPILL - take(input, 2);
@@ -301,15 +314,19 @@ static void mind(const uint8_t *word) {
     world.data_hurt = true;
     return;
   }
-  if (at == offsetof(struct rc_control, tail) || at == offsetof(struct rc_control, newest)) world.tail_hurt = true;
-  if (at >= offsetof(struct rc_control, tags) && at < offsetof(struct rc_control, slots)) world.tail_hurt = true;
+  if (at == offsetof(struct rc_control, tail) || at == offsetof(struct rc_control, newest))
+    world.tail_hurt = true;
+  if (at >= offsetof(struct rc_control, tags) && at < offsetof(struct rc_control, slots))
+    world.tail_hurt = true;
   if (at == offsetof(struct rc_control, spill_floor)) world.tail_hurt = true;
   if (at < offsetof(struct rc_control, slots)) return;
   uint32_t slot = (uint32_t)((at - offsetof(struct rc_control, slots)) / sizeof(struct rc_slot));
   size_t field = (at - offsetof(struct rc_control, slots)) % sizeof(struct rc_slot);
-  bool matters = field == offsetof(struct rc_slot, owner) || field == offsetof(struct rc_slot, cursor);
+  bool matters =
+      field == offsetof(struct rc_slot, owner) || field == offsetof(struct rc_slot, cursor);
   for (int i = 0; matters && i < READERS; i++)
-    if (world.participants[i].reader.slot == slot) world.participants[i].sane = world.participants[i].evicted = false;
+    if (world.participants[i].reader.slot == slot)
+      world.participants[i].sane = world.participants[i].evicted = false;
 }
 
 static void store(uint8_t *word, uint64_t value) {
@@ -341,13 +358,16 @@ static uint8_t *word_of(struct input *input) {
 
 /* A frame that could be one, where there may be none; or a note of one. */
 static void forge(struct input *input) {
-  uint64_t position = position_of(take(input, 1)) & ~(uint64_t)(RC_FRAME_ALIGN - 1), how = take(input, 1);
+  uint64_t position = position_of(take(input, 1)) & ~(uint64_t)(RC_FRAME_ALIGN - 1),
+           how = take(input, 1);
   uint64_t bytes = how & 1 ? sizeof(struct rc_spilled) : take(input, 2) % world.capacity;
   uint8_t *frame = world.data + (position & (world.capacity - 1));
   store(frame, position + rc_frame_lines(bytes));
-  store(frame + 8, rc_meta_make((uint32_t)bytes, (uint16_t)how, how & 1 ? RC_FRAME_SPILLED : how & RC_FRAME_PACKED));
+  store(frame + 8, rc_meta_make((uint32_t)bytes, (uint16_t)how,
+                                how & 1 ? RC_FRAME_SPILLED : how & RC_FRAME_PACKED));
   if (!(how & 3)) return;
-  store(frame + 16, how & 1 ? take(input, 2) * 16 : rc_meta_make((uint32_t)take(input, 1), 0, how >> 2 & 3));
+  store(frame + 16,
+        how & 1 ? take(input, 2) * 16 : rc_meta_make((uint32_t)take(input, 1), 0, how >> 2 & 3));
   store(frame + 24, how & 8 ? value_of(input, 0) : take(input, 1));
 }
 
@@ -356,7 +376,7 @@ static void harm(struct input *input) {
   store(word, value_of(input, rc_load_relaxed((_Atomic uint64_t *)(void *)word)));
 }
 
-/* ---- Steps ------------------------------------------------------------------------------------------------------ */
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Frames as in a stream, the peer doing the same each time. */
 static void stream(struct input *input) {
@@ -413,6 +433,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   while (input.left > 0) step(&input);
   require(rc_ring_writer_is_valid(&world.writer) && rc_spill_is_valid(&world.spill));
   for (int i = 0; i < READERS; i++)
-    if (world.participants[i].joined) require(rc_ring_reader_is_valid(&world.participants[i].reader));
+    if (world.participants[i].joined)
+      require(rc_ring_reader_is_valid(&world.participants[i].reader));
   return 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The writer's public calls, and an honest reader's, while a peer that is attached stores what it likes in the control
- * segment. Whatever it stores, every call returns, with a result that the header names; what is lent lies in the ring
- * or in its spill memory; nothing stays behind. fuzz_ring holds the algorithms below to more than that.
+ * The writer's public calls, and an honest reader's, while a peer that is attached stores what it
+ * likes in the control segment. Whatever it stores, every call returns, with a result that the
+ * header names; what is lent lies in the ring or in its spill memory; nothing stays behind.
+ * fuzz_ring holds the algorithms below to more than that.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -39,7 +40,7 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
 
 static struct rc_control *control(void) { return rc_segment_control(&channel.writer->segment); }
 
-/* ---- The writer ------------------------------------------------------------------------------------------------- */
+/* ---- The writer ------------------------------------------------------------------------------ */
 
 static void must_be_writable(const struct ringcast_span *span) {
   must_lie_within(&channel.writer->segment, span->data, span->bytes);
@@ -69,8 +70,8 @@ static void send(struct input *input) {
   size_t bytes = take(input, 2);
   if (channel.open) return;
   if (channel.harmed) fuzzed_frames++;
-  allowed(ringcast_writer_send(channel.writer, zeros, bytes >> (bytes & 7), RINGCAST_KIND_BYTES, 0), -EAGAIN, -EPROTO,
-          -EOWNERDEAD, -ETIMEDOUT, -EMSGSIZE, -ENOMEM);
+  allowed(ringcast_writer_send(channel.writer, zeros, bytes >> (bytes & 7), RINGCAST_KIND_BYTES, 0),
+          -EAGAIN, -EPROTO, -EOWNERDEAD, -ETIMEDOUT, -EMSGSIZE, -ENOMEM);
 }
 
 static void look_around(uint64_t how) {
@@ -91,8 +92,10 @@ static void look_around(uint64_t how) {
     require(count == 0 || count == 1);
     break;
   case 2:
-    require(ringcast_writer_stats(channel.writer, &stats) == 0 && ringcast_writer_info(channel.writer, &info) == 0);
-    require(info.capacity == channel.writer->segment.capacity && info.tail == channel.writer->ring.tail);
+    require(ringcast_writer_stats(channel.writer, &stats) == 0 &&
+            ringcast_writer_info(channel.writer, &info) == 0);
+    require(info.capacity == channel.writer->segment.capacity &&
+            info.tail == channel.writer->ring.tail);
     break;
   case 3:
     count = ringcast_writer_wait_readers(channel.writer, how / 8 % (SLOTS + 1), 0);
@@ -106,13 +109,15 @@ static void look_around(uint64_t how) {
   }
 }
 
-/* ---- The readers ------------------------------------------------------------------------------------------------ */
+/* ---- The readers ----------------------------------------------------------------------------- */
 
 static void attach(int which, uint64_t how) {
-  struct ringcast_reader_options options = {
-      .size = sizeof options, .flags = how & 1 ? RINGCAST_READER_RETAIN : 0, .name = how & 2 ? "rank 3" : NULL};
+  struct ringcast_reader_options options = {.size = sizeof options,
+                                            .flags = how & 1 ? RINGCAST_READER_RETAIN : 0,
+                                            .name = how & 2 ? "rank 3" : NULL};
   if (channel.readers[which]) return;
-  int result = ringcast_reader_attach_ex(ringcast_writer_handle(channel.writer), &options, &channel.readers[which]);
+  int result = ringcast_reader_attach_ex(ringcast_writer_handle(channel.writer), &options,
+                                         &channel.readers[which]);
   allowed(result, -EUSERS, -EPROTO, -ENOENT);
   channel.holds[which] = false;
 }
@@ -143,7 +148,7 @@ static void release(int which) {
   channel.holds[which] = false;
 }
 
-/* ---- The peer --------------------------------------------------------------------------------------------------- */
+/* ---- The peer -------------------------------------------------------------------------------- */
 
 static uint64_t value_of(struct input *input, uint64_t before) {
   uint64_t how = take(input, 1), pid = how & 8 ? (uint64_t)self.pid : take(input, 1);
@@ -153,7 +158,8 @@ static uint64_t value_of(struct input *input, uint64_t before) {
   case 2: return channel.writer->ring.tail + (uint64_t)(int8_t)take(input, 1) * RC_FRAME_ALIGN;
   case 3: return -take(input, 1);
   case 4:
-  case 5: return rc_owner_make((uint32_t)pid, self.start, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
+  case 5:
+    return rc_owner_make((uint32_t)pid, self.start, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
   case 6: return channel.writer->ring.limit - channel.writer->segment.capacity * (how >> 4 & 3);
   default: return before ^ (uint64_t)1 << (take(input, 1) & 63);
   }
@@ -166,7 +172,8 @@ static void harm(struct input *input) {
   size_t first = sizeof(struct rc_identity) / 8, words = rc_control_bytes(SLOTS) / 8 - first;
   _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)control() + first + where % words;
   if (where & 128) word = where & 1 ? &slot->owner : &slot->cursor;
-  else if (where & 64) word = (_Atomic uint64_t *)(void *)control() + first + take(input, 1) % words;
+  else if (where & 64)
+    word = (_Atomic uint64_t *)(void *)control() + first + take(input, 1) % words;
   rc_store_relaxed(word, value_of(input, rc_load_relaxed(word)));
   channel.harmed = true;
 }
@@ -200,7 +207,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
                                             .capacity = 4096,
                                             .readers = SLOTS,
                                             .memory = RINGCAST_MEMORY_PAGES,
-                                            .spill_bytes = how & 1 ? RC_HUGE_PAGE : RINGCAST_NO_SPILL,
+                                            .spill_bytes =
+                                                how & 1 ? RC_HUGE_PAGE : RINGCAST_NO_SPILL,
                                             .on_death = how >> 1 & 1,
                                             .on_slow = how >> 2 & 1,
                                             .slow_ns = how & 8 || how & 4 ? 1 : 0};

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacks mutated frames, with an extension that AddressSanitizer and UndefinedBehaviorSanitizer watch:
+"""Unpacks mutated frames, with an extension that AddressSanitizer and UndefinedBehaviorSanitizer
+watch:
 
     cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds 10000000
 
-The frames are packed from values of each kind that goes without a pickle, and from the streams by hand of
-tests/python/test_hostile_objects.py; a round changes some bytes, cuts, repeats, or joins two frames. A frame is
-unpacked without pickles, and what comes of it is packed again, which reads every byte. Only ringcast's own errors may
-be raised.
-One block of rounds in TRACED counts what a round allocates: in proportion to its frame. The rounds of a block depend on
-the seed and the block alone, so a block that fails is run again by `--seed S --block B`.
+The frames are packed from values of each kind that goes without a pickle, and from the streams by
+hand of tests/python/test_hostile_objects.py; a round changes some bytes, cuts, repeats, or joins
+two frames. A frame is unpacked without pickles, and what comes of it is packed again, which reads
+every byte. Only ringcast's own errors may be raised. One block of rounds in TRACED counts what a
+round allocates: in proportion to its frame. The rounds of a block depend on the seed and the block
+alone, so a block that fails is run again by `--seed S --block B`.
 """
 
 import argparse
@@ -42,8 +43,9 @@ from bench.python import cases, engine  # noqa: E402
 BLOCK = 1000  # rounds
 TRACED = 16
 LONGEST = 8192  # bytes of a frame: shorter ones are unpacked in less time, and have the same tokens
-# What a round may allocate: the most that a byte of a frame becomes is an empty set's share, and a damaged frame is
-# told of in words. What a process may have above its first block: AddressSanitizer keeps freed memory for a while.
+# What a round may allocate: the most that a byte of a frame becomes is an empty set's share, and a
+# damaged frame is told of in words. What a process may have above its first block: AddressSanitizer
+# keeps freed memory for a while.
 PER_BYTE, AND = 300, 1 << 20
 RESIDENT = 512 << 20
 SECONDS = 300  # a block takes one or two
@@ -73,24 +75,65 @@ def values():
     fields = [("a", "<i4"), ("b", "S5"), ("c", [("d", "<f8", (2,))])]
     structured = np.zeros(3, fields)
     yield from leaks.good()
-    yield from (cases.decode_step(4), cases.looked_up(cases.decode_step(64)), cases.metadata(), cases.records(5))
-    yield from ([{"x": i, "y": str(i)} for i in range(9)], [shared, shared, cycle], [cycle, (shared, {"s": shared})])
+    yield from (
+        cases.decode_step(4),
+        cases.looked_up(cases.decode_step(64)),
+        cases.metadata(),
+        cases.records(5),
+    )
+    yield from (
+        [{"x": i, "y": str(i)} for i in range(9)],
+        [shared, shared, cycle],
+        [cycle, (shared, {"s": shared})],
+    )
     yield [array.array(code, [1, 2, 3]) for code in "bBhHiIlLqQfd"]
-    yield [collections.OrderedDict(b=1, a=2), collections.Counter("abca"), collections.deque([1, [2]], 5)]
-    yield [collections.defaultdict(list, a=[1]), collections.UserDict(a=shared), collections.UserList([1, shared])]
-    yield [uuid.UUID(int=5), pathlib.PurePosixPath("/a/b"), pathlib.Path("c"), decimal.Decimal("1.50")]
+    yield [
+        collections.OrderedDict(b=1, a=2),
+        collections.Counter("abca"),
+        collections.deque([1, [2]], 5),
+    ]
+    yield [
+        collections.defaultdict(list, a=[1]),
+        collections.UserDict(a=shared),
+        collections.UserList([1, shared]),
+    ]
+    yield [
+        uuid.UUID(int=5),
+        pathlib.PurePosixPath("/a/b"),
+        pathlib.Path("c"),
+        decimal.Decimal("1.50"),
+    ]
     yield [
         datetime.datetime(2026, 1, 2, 3, 4, 5, 6, zone),
         datetime.date(2026, 1, 2),
         datetime.time(1, 2, fold=1),
         zone,
     ]
-    yield [datetime.timedelta(1, 2, 3), natives.Permission(3), natives.Bits(3), types.SimpleNamespace(a=1, b=shared)]
+    yield [
+        datetime.timedelta(1, 2, 3),
+        natives.Permission(3),
+        natives.Bits(3),
+        types.SimpleNamespace(a=1, b=shared),
+    ]
     yield [instance(Plain, a=1, b=shared), instance(Child, a=1, b=2, c=3), instance(Plain)]
     yield engine.KwargsItem({"x": engine.FieldElem(np.arange(4.0), engine.BatchedField())})
-    yield [np.array([b"ab", b"c"]), np.array(["ab", "c"]), np.array(["2026-01-02"], "M8[D]"), np.array([1], "m8[s]")]
-    yield [structured, structured.view(np.recarray), np.dtype(fields), np.asfortranarray(np.ones((3, 4)))]
-    yield {"a": np.arange(6).reshape(2, 3), "b": np.float32(1), "c": [np.zeros((2, 0)), np.arange(3)[::-1]]}
+    yield [
+        np.array([b"ab", b"c"]),
+        np.array(["ab", "c"]),
+        np.array(["2026-01-02"], "M8[D]"),
+        np.array([1], "m8[s]"),
+    ]
+    yield [
+        structured,
+        structured.view(np.recarray),
+        np.dtype(fields),
+        np.asfortranarray(np.ones((3, 4))),
+    ]
+    yield {
+        "a": np.arange(6).reshape(2, 3),
+        "b": np.float32(1),
+        "c": [np.zeros((2, 0)), np.arange(3)[::-1]],
+    }
 
 
 def seeds():
@@ -105,7 +148,9 @@ def seeds():
                     frames.append(bytes(ringcast.pack([part, 1], allow_pickle=False)))
                 except ringcast.Error:
                     continue
-    return [frame for frame in frames if len(frame) <= LONGEST], [*map(hostile.frame, hostile.REFUSED.values())]
+    return [frame for frame in frames if len(frame) <= LONGEST], [
+        *map(hostile.frame, hostile.REFUSED.values())
+    ]
 
 
 def mutated(chance, frames):
@@ -178,7 +223,8 @@ def run_block(seed, block, frames):
             good += unpack(frame)
             continue
         most = PER_BYTE * len(frame) + AND
-        # A table of the interpreter's, as that of its interned strings, is made anew now and then, and not twice.
+        # A table of the interpreter's, as that of its interned strings, is made anew now and then,
+        # and not twice.
         value, grown = min((allocated(frame) for _ in range(2)), key=lambda found: found[1])
         assert grown <= most, f"round {number}: {grown} bytes of {len(frame)}: {frame.hex()}"
         good += value
@@ -202,12 +248,19 @@ def work(seed, blocks, at, good):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=100_000, help="frames (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the random numbers (default: %(default)s)"
+    )
     parser.add_argument("--block", type=int, help="only this block of rounds")
     parser.add_argument(
-        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: %(default)s)"
+        "--jobs",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="processes (default: %(default)s)",
     )
     args = parser.parse_args()
     blocks = range(-(-args.rounds // BLOCK)) if args.block is None else [args.block]
@@ -227,7 +280,10 @@ def main():
             print(f"FAILED with status {process.exitcode}: --seed {args.seed} --block {at.value}")
     count, good = len(blocks) * BLOCK, sum(good.value for _, _, good in workers)
     if not failed:
-        print(f"mutated frames: {count}, of which {good} were values, of {len(seeds()[0])} packed, {jobs} processes")
+        print(
+            f"mutated frames: {count}, of which {good} were values, of {len(seeds()[0])} packed, "
+            f"{jobs} processes"
+        )
     return int(failed)
 
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls a fuzz target with what is kept, where there is no libFuzzer: what it found stays tested with every compiler.
+/* Calls a fuzz target with what is kept, where there is no libFuzzer: what it found stays tested
+ * with every compiler.
  *   fuzz_<target> FILE.txt|FOLDER...
- * A text holds one input a line, in hexadecimal, and remarks after #; of a folder each .bin is an input. */
+ * A text holds one input a line, in hexadecimal, and remarks after #; of a folder each .bin is an
+ * input. */
 #include <ctype.h>
 #include <dirent.h>
 #include <stdbool.h>
@@ -26,7 +28,8 @@ static int replay_line(const char *line) {
   uint8_t data[4096];
   size_t bytes = 0;
   unsigned byte;
-  for (; bytes < sizeof data && isxdigit((unsigned char)*line) && sscanf(line, "%2x", &byte) == 1; line += 2)
+  for (; bytes < sizeof data && isxdigit((unsigned char)*line) && sscanf(line, "%2x", &byte) == 1;
+       line += 2)
     data[bytes++] = (uint8_t)byte;
   return bytes != 0 ? replay_bytes(data, bytes) : 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring between guards, for fuzz_ring.c: one writer, readers, a tap, and a peer that stores what it likes where it
- * likes. What the writer has sent is written down beside it, so that a reader that was not touched must get just that.
+ * A ring between guards, for fuzz_ring.c: one writer, readers, a tap, and a peer that stores what
+ * it likes where it likes. What the writer has sent is written down beside it, so that a reader
+ * that was not touched must get just that.
  */
 #ifndef RC_TESTS_RING_WORLD_H
 #define RC_TESTS_RING_WORLD_H
@@ -39,7 +40,8 @@ struct party {
   bool evicted; /* the same, but the writer has gone on without it */
   uint32_t held;
   uint64_t positions[RC_MAX_LEASES];
-  uint32_t counts[RC_MAX_LEASES]; /* frames and messages lent together, at the position of the first */
+  uint32_t
+      counts[RC_MAX_LEASES]; /* frames and messages lent together, at the position of the first */
 };
 
 static struct world {
@@ -61,11 +63,12 @@ static struct world {
 static uint8_t *map_between_guards(uint64_t bytes, int times) {
   int fd = memfd_create("fuzz", MFD_CLOEXEC);
   require(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-  uint8_t *base = mmap(NULL, (uint64_t)times * bytes + 2 * GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  uint8_t *base = mmap(NULL, (uint64_t)times * bytes + 2 * GUARD, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   require(base != MAP_FAILED);
   for (int i = 0; i < times; i++)
-    require(mmap(base + GUARD + (uint64_t)i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) !=
-            MAP_FAILED);
+    require(mmap(base + GUARD + (uint64_t)i * bytes, bytes, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED);
   close(fd);
   return base + GUARD;
 }
@@ -112,7 +115,7 @@ static inline void world_begin(bool large) {
   watch_tap();
 }
 
-/* ---- What was sent, and whether it came ------------------------------------------------------------------------- */
+/* ---- What was sent, and whether it came ------------------------------------------------------ */
 
 /* The first and the last bytes of a frame follow from its number. */
 static inline void stamp(uint8_t *to, uint64_t bytes, uint64_t number) {
@@ -125,14 +128,17 @@ static inline bool is_stamped(const uint8_t *from, uint64_t bytes, uint64_t numb
   return bytes < 16 || (memcmp(from, &number, 8) == 0 && memcmp(from + bytes - 8, &number, 8) == 0);
 }
 
-static inline struct truth *truth_at(uint64_t position) { return &world.truths[position / RC_FRAME_ALIGN % TRUTHS]; }
-
-static inline void was_sent(uint64_t position, uint64_t bytes, bool spilled) {
-  *truth_at(position) =
-      (struct truth){.position = position, .bytes = bytes, .number = world.number++, .spilled = spilled};
+static inline struct truth *truth_at(uint64_t position) {
+  return &world.truths[position / RC_FRAME_ALIGN % TRUTHS];
 }
 
-/* What is lent lies where frames may lie, whatever anybody has done; and is what was sent, if nobody has. */
+static inline void was_sent(uint64_t position, uint64_t bytes, bool spilled) {
+  *truth_at(position) = (struct truth){
+      .position = position, .bytes = bytes, .number = world.number++, .spilled = spilled};
+}
+
+/* What is lent lies where frames may lie, whatever anybody has done; and is what was sent, if
+ * nobody has. */
 static inline void must_be_lent(const struct party *party, const struct rc_ring_frame *frame) {
   const uint8_t *from = frame->data, *base = frame->spilled ? world.spill_memory : world.data;
   uint64_t area = frame->spilled ? SPILL : 2 * world.capacity;
@@ -149,23 +155,28 @@ static inline void must_be_lent(const struct party *party, const struct rc_ring_
 /* A message of a packed frame is stamped with its own position. */
 static inline uint16_t message_kind(uint64_t bytes) { return (uint16_t)(bytes % 3); }
 
-static inline void must_be_message(const struct party *party, const struct ringcast_frame *message) {
+static inline void must_be_message(const struct party *party,
+                                   const struct ringcast_frame *message) {
   const uint8_t *from = message->data;
-  require(from >= world.data && message->bytes <= 2 * world.capacity - (uint64_t)(from - world.data));
+  require(from >= world.data &&
+          message->bytes <= 2 * world.capacity - (uint64_t)(from - world.data));
   if (message->bytes != 0) touch_all(from, 1), touch_all(from + message->bytes - 1, 1);
   if (!party->sane || world.data_hurt) return;
   require(message->kind == message_kind(message->bytes));
   require(is_stamped(from, message->bytes, message->position));
 }
 
-/* The writer was lent room for `bytes`: nothing there is needed by a reader that nobody has touched. */
+/* The writer was lent room for `bytes`: nothing there is needed by a reader that nobody has
+ * touched. */
 static inline void may_be_written(uint64_t bytes, const uint8_t *to) {
   const struct rc_ring_writer *writer = &world.writer;
-  require(to >= world.data && to <= world.data + world.capacity && bytes <= rc_ring_max_frame(world.capacity));
+  require(to >= world.data && to <= world.data + world.capacity &&
+          bytes <= rc_ring_max_frame(world.capacity));
   for (int i = 0; i < READERS; i++) {
     const struct party *party = &world.participants[i];
     if (party->joined && party->sane)
-      require(writer->tail + rc_frame_lines(bytes) + RC_FRAME_ALIGN <= party->reader.cursor + world.capacity);
+      require(writer->tail + rc_frame_lines(bytes) + RC_FRAME_ALIGN <=
+              party->reader.cursor + world.capacity);
   }
 }
 
@@ -175,8 +186,10 @@ static inline void may_be_spilled_to(uint64_t offset, uint64_t bytes) {
     struct party *party = &world.participants[i];
     for (uint32_t k = 0; party->joined && party->sane && k < party->held; k++) {
       struct rc_ring_frame frame;
-      if (rc_ring_look(&party->reader, party->positions[k], &frame) != 0 || !frame.spilled) continue;
-      require(frame.offset >= offset + rc_spill_room(bytes) || frame.offset + frame.bytes <= offset);
+      if (rc_ring_look(&party->reader, party->positions[k], &frame) != 0 || !frame.spilled)
+        continue;
+      require(frame.offset >= offset + rc_spill_room(bytes) ||
+              frame.offset + frame.bytes <= offset);
     }
   }
 }

@@ -4,9 +4,10 @@
 
     cmake --preset fuzz && cmake --build --preset fuzz && tests/fuzz/run.py --seconds 600 ring frame
 
-Each starts from what is kept in tests/fuzz/corpus/<target>.txt (one input a line, in hexadecimal) and in tests/vectors.
-An input that a target fails on is left in build/fuzz/crashes; build/fuzz/tests/fuzz/fuzz_<target> FILE tries it again.
-The time is also taken from RINGCAST_FUZZ_SECONDS.
+Each starts from what is kept in tests/fuzz/corpus/<target>.txt (one input a line, in hexadecimal)
+and in tests/vectors. An input that a target fails on is left in build/fuzz/crashes;
+build/fuzz/tests/fuzz/fuzz_<target> FILE tries it again. The time is also taken from
+RINGCAST_FUZZ_SECONDS.
 """
 
 import argparse
@@ -20,10 +21,28 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TARGETS = ["frame", "object", "handle", "attach", "writer", "ring", "gpu", "dump", "recording", "python"]
+TARGETS = [
+    "frame",
+    "object",
+    "handle",
+    "attach",
+    "writer",
+    "ring",
+    "gpu",
+    "dump",
+    "recording",
+    "python",
+]
 VECTORS = {"frame", "dump", "python"}  # start from tests/vectors, too
 # Bytes of an input; of the others 512.
-LONGEST = {"frame": 2048, "object": 2560, "python": 2048, "dump": 2048, "recording": 4096, "handle": 128}
+LONGEST = {
+    "frame": 2048,
+    "object": 2560,
+    "python": 2048,
+    "dump": 2048,
+    "recording": 4096,
+    "handle": 128,
+}
 
 
 def why_not():
@@ -33,10 +52,22 @@ def why_not():
         return "clang is not there (Debian: clang)"
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder) / "try.c"
-        source.write_text("int LLVMFuzzerTestOneInput(const char *a, unsigned long b) { return !a && b; }\n")
-        out = [clang, "-fsanitize=fuzzer,address,undefined", str(source), "-o", str(source.with_suffix(""))]
+        source.write_text(
+            "int LLVMFuzzerTestOneInput(const char *a, unsigned long b) { return !a && b; }\n"
+        )
+        out = [
+            clang,
+            "-fsanitize=fuzzer,address,undefined",
+            str(source),
+            "-o",
+            str(source.with_suffix("")),
+        ]
         tried = subprocess.run(out, capture_output=True, text=True, check=False)
-    return None if tried.returncode == 0 else "clang has no libFuzzer or no sanitizers (Debian: libclang-rt-dev)"
+    return (
+        None
+        if tried.returncode == 0
+        else "clang has no libFuzzer or no sanitizers (Debian: libclang-rt-dev)"
+    )
 
 
 def last(pattern, text):
@@ -46,7 +77,11 @@ def last(pattern, text):
 
 def environment():
     """Python's target needs the package, and the NumPy of build/venv if there is one."""
-    paths = [ROOT / "python", *(ROOT / "build/venv").glob("lib/python*/site-packages"), os.environ.get("PYTHONPATH")]
+    paths = [
+        ROOT / "python",
+        *(ROOT / "build/venv").glob("lib/python*/site-packages"),
+        os.environ.get("PYTHONPATH"),
+    ]
     path = os.pathsep.join(str(path) for path in paths if path)
     return {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "PYTHONPATH": path}
 
@@ -73,10 +108,25 @@ def run(target, args):
         grown = args.keep / target if args.keep else pathlib.Path(fresh, "grown")
         grown.mkdir(parents=True, exist_ok=True)
         write_seeds(target, seeds)
-        command = [str(program), f"-max_total_time={args.seconds}", f"-seed={args.seed}", "-timeout=20"]
-        command += ["-print_final_stats=1", f"-artifact_prefix={crashes}", f"-max_len={LONGEST.get(target, 512)}"]
+        command = [
+            str(program),
+            f"-max_total_time={args.seconds}",
+            f"-seed={args.seed}",
+            "-timeout=20",
+        ]
+        command += [
+            "-print_final_stats=1",
+            f"-artifact_prefix={crashes}",
+            f"-max_len={LONGEST.get(target, 512)}",
+        ]
         command += [str(grown), str(seeds)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), check=False)
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            check=False,
+        )
     log = done.stdout.decode(errors="replace")
     skipped = re.search(r"^SKIPPED .*", log, re.M)
     if skipped and done.returncode == 0:
@@ -99,20 +149,34 @@ def run(target, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", metavar="target", help=f"of {', '.join(TARGETS)}; default: all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "targets", nargs="*", metavar="target", help=f"of {', '.join(TARGETS)}; default: all"
+    )
     seconds = int(os.environ.get("RINGCAST_FUZZ_SECONDS") or 10)
-    parser.add_argument("--seconds", type=int, default=seconds, help="for each target (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers; 0: another each time")
+    parser.add_argument(
+        "--seconds", type=int, default=seconds, help="for each target (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the random numbers; 0: another each time"
+    )
     parser.add_argument(
         "--keep",
         type=pathlib.Path,
         metavar="FOLDER",
         help="keeps inputs that reached something new, to go on from them",
     )
-    parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/fuzz/tests/fuzz", metavar="FOLDER")
-    parser.add_argument("--crashes", type=pathlib.Path, default=ROOT / "build/fuzz/crashes", metavar="FOLDER")
-    parser.add_argument("--why-not", action="store_true", help="say why targets can't be built here, if so, and end")
+    parser.add_argument(
+        "--programs", type=pathlib.Path, default=ROOT / "build/fuzz/tests/fuzz", metavar="FOLDER"
+    )
+    parser.add_argument(
+        "--crashes", type=pathlib.Path, default=ROOT / "build/fuzz/crashes", metavar="FOLDER"
+    )
+    parser.add_argument(
+        "--why-not", action="store_true", help="say why targets can't be built here, if so, and end"
+    )
     args = parser.parse_args()
     if args.why_not:
         reason = why_not()
@@ -127,7 +191,10 @@ def main():
             if target != "python":
                 build = "cmake --preset fuzz && cmake --build --preset fuzz"
                 sys.exit(f"{args.programs}/fuzz_{target} is not there: {build}")
-            print(f"SKIPPED fuzz_{target}: it is not built here: no libpython to embed (Debian: libpython3-dev)")
+            print(
+                f"SKIPPED fuzz_{target}: it is not built here: no libpython to embed (Debian: "
+                f"libpython3-dev)"
+            )
             continue
         good, executions, seen = run(target, args)
         passed &= good

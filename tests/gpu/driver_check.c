@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares gpu/driver.h and tests/support/cuda_more.h with CUDA's own header, where that exists: sizes, numbers, and
- * the type of each function. The file is compiled with the tests, linked into nothing, and has nothing to run.
+ * Compares gpu/driver.h and tests/support/cuda_more.h with CUDA's own header, where that exists:
+ * sizes, numbers, and the type of each function. The file is compiled with the tests, linked into
+ * nothing, and has nothing to run.
  */
 #include "tests/support/cuda_more.h"
 
@@ -9,9 +10,11 @@
 
 #if CUDA_VERSION >= 12000 /* of older headers much differs that is not used */
 
-#define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #ours " is not " #theirs)
-#define SAME_SIZE(ours, theirs) \
-  _Static_assert(sizeof(ours) == sizeof(theirs) && _Alignof(ours) == _Alignof(theirs), #ours " is not like " #theirs)
+#define SAME(ours, theirs) \
+  _Static_assert((long long)(ours) == (long long)(theirs), #ours " is not " #theirs)
+#define SAME_SIZE(ours, theirs)                                                        \
+  _Static_assert(sizeof(ours) == sizeof(theirs) && _Alignof(ours) == _Alignof(theirs), \
+                 #ours " is not like " #theirs)
 
 SAME_SIZE(rc_cu_result, CUresult);
 SAME_SIZE(rc_cu_device, CUdevice);
@@ -63,7 +66,8 @@ SAME(RC_CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_GEQ);
 SAME(RC_CU_STREAM_WRITE_VALUE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT);
 SAME(RC_CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(RC_CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
-SAME(RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
+SAME(RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+     CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 SAME(RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
 SAME_SIZE(rc_cu_device_attribute, CUdevice_attribute);

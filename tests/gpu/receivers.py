@@ -9,7 +9,10 @@ from probe import FIGURES, LIMIT, expect, no_pool
 
 
 def _receive(handle, pipe, options, check, module, views):
-    """Receives until the writer closes, and says of each what `check`, a function of a module, finds wrong with it."""
+    """
+    Receives until the writer closes, and says of each what `check`, a function of a module, finds
+    wrong with it.
+    """
     if module == "torch":
         import torch
 
@@ -33,17 +36,23 @@ def _receive(handle, pipe, options, check, module, views):
 
 
 def must_have_gone_by_pool(writer, readers, waits=False):
-    """Each reader has opened the pool once, and no call has waited for the device but for what went INLINE.
-    waits: it may have waited, as it copies to the host."""
+    """Each reader has opened the pool once, and no call has waited for the device but for what went
+    INLINE. waits: it may have waited, as it copies to the host."""
     FIGURES.update(writer=writer and writer._asdict(), readers=readers)
     expect(writer, "nothing that was sent was on a device")
     why = next((reader["why"] for reader in readers if reader and reader["why"]), writer.why)
     if writer.way != "pool" or not writer.pool_frames:
         no_pool(writer, why)
     waited = writer.syncs, writer.inline_frames
-    expect(waited[0] == waited[1], "the writer waited for the device %d times, with %d frames INLINE" % waited)
+    expect(
+        waited[0] == waited[1],
+        "the writer waited for the device %d times, with %d frames INLINE" % waited,
+    )
     for reader in readers:
-        expect(reader and reader["way"] == "pool", f"a reader has it by {reader and reader['way']}: {why}")
+        expect(
+            reader and reader["way"] == "pool",
+            f"a reader has it by {reader and reader['way']}: {why}",
+        )
         expect(reader["opens"] == 1, f"a reader has opened {reader['opens']} handles")
         few = waits or not reader["registered"] or reader["syncs"] == 0
         expect(few, f"a reader has waited for the device {reader['syncs']} times")

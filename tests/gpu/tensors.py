@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a real GPU through the Python package, between processes: a plain script, as there may be no pytest.
+"""
+Tensors of a real GPU through the Python package, between processes: a plain script, as there may be
+no pytest.
 
-Each probe runs in a process of its own, with a time limit, and leaves one line of JSON, as tests/gpu_scenarios
-does: {"probe", "result", "why", "figures"}. What a probe needs and is not here makes it "skipped". That nothing goes
-by the pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not.
+Each probe runs in a process of its own, with a time limit, and leaves one line of JSON, as
+tests/gpu_scenarios does: {"probe", "result", "why", "figures"}. What a probe needs and is not here
+makes it "skipped". That nothing goes by the pool is a failure, unless GPU_PROBE_INLINE has the
+reason, of doctor, why not.
 
-tensors.py [--after FILE] [NAME...]; --after: not those that FILE has a line of, which an earlier run has left.
+tensors.py [--after FILE] [NAME...]; --after: not those that FILE has a line of, which an earlier
+run has left.
 """
 
 import contextlib
@@ -38,7 +42,10 @@ def run_here(name):
 def run_apart(name):
     """Its line; a process that hangs is killed with all that it has started."""
     process = subprocess.Popen(
-        [sys.executable, __file__, "--here", name], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, __file__, "--here", name],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     result, why, printed = "crashed", "", ""
     try:
@@ -51,14 +58,21 @@ def run_apart(name):
     lines = [line for line in printed.splitlines() if line.startswith('{"probe"')]
     if lines:
         return json.loads(lines[-1])
-    return {"probe": name, "result": result, "why": why or f"status {process.returncode}", "figures": {}}
+    return {
+        "probe": name,
+        "result": result,
+        "why": why or f"status {process.returncode}",
+        "figures": {},
+    }
 
 
 def main(names):
     if names[:1] == ["--here"]:
         run_here(names[1])
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is killed first
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # so that what was started is killed first
     bad, before = 0, ""
     if names[:1] == ["--after"]:
         with contextlib.suppress(OSError), open(names[1], encoding="utf-8") as file:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's tensors: of all kinds, on streams, written to again at once, beside a capture, and by a drop-in."""
+"""torch's tensors: of all kinds, on streams, written to again at once, beside a capture, and by a
+drop-in."""
 
 import contextlib
 import multiprocessing
@@ -12,7 +13,7 @@ from probe import FIGURES, LIMIT, expect, need_torch
 from receivers import broadcast, hear, must_have_gone_by_pool, receivers
 from torch_values import differs, torch_values
 
-# ---- Of all kinds ----------------------------------------------------------------------------------------------------
+# ---- Of all kinds --------------------------------------------------------------------------------
 
 
 def check_torch(number, got):
@@ -57,9 +58,10 @@ def torch_to_the_device():
     broadcast(torch_values(), check_torch_on_cuda, map_location="cuda")
 
 
-# ---- In the order of streams -----------------------------------------------------------------------------------------
+# ---- In the order of streams ---------------------------------------------------------------------
 
-# Of a ring in which the first message, which goes INLINE, has room: for one in a spill segment a reader waits.
+# Of a ring in which the first message, which goes INLINE, has room: for one in a spill segment a
+# reader waits.
 ROOMY = 32 << 20
 
 
@@ -77,14 +79,18 @@ def check_filled_large(number, got):
 
 
 def torch_written_to_again_at_once(stream=None):
-    """The tensor is computed by work that is still under way when it is sent, and overwritten right after."""
+    """The tensor is computed by work that is still under way when it is sent, and overwritten right
+    after."""
     torch = need_torch()
     import ringcast
 
     count = 60
     heavy = torch.randn(4096, 4096, device="cuda")
     tensor = torch.zeros(4 << 20, dtype=torch.uint8, device="cuda")
-    with ringcast.Writer(capacity=ROOMY) as writer, receivers(writer, check_filled_large, count) as pipes:
+    with (
+        ringcast.Writer(capacity=ROOMY) as writer,
+        receivers(writer, check_filled_large, count) as pipes,
+    ):
         with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
             for number in range(count):
                 for _ in range(4):
@@ -102,12 +108,14 @@ def torch_on_a_stream_of_its_own():
     torch_written_to_again_at_once(torch.cuda.Stream())
 
 
-# ---- expandable_segments, and what is given back ---------------------------------------------------------------------
+# ---- expandable_segments, and what is given back -------------------------------------------------
 
 
 def expand_segments():
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        os.environ[name] = "expandable_segments:True"  # before torch is imported; the receivers inherit it
+        os.environ[name] = (
+            "expandable_segments:True"  # before torch is imported; the receivers inherit it
+        )
 
 
 def torch_expandable_segments():
@@ -135,10 +143,14 @@ def torch_memory_is_given_back():
 
 
 def check_nothing(number, got):
-    got["x"].cpu()  # waits: a reader with a stream that is behind fills the pool, and then waits for what goes INLINE
+    got[
+        "x"
+        # waits: a reader with a stream that is behind fills the pool, and then waits for what goes
+        # INLINE
+    ].cpu()
 
 
-# ---- Beside a capture ------------------------------------------------------------------------------------------------
+# ---- Beside a capture ----------------------------------------------------------------------------
 
 
 def torch_capture_is_refused(mode="thread_local"):
@@ -165,11 +177,13 @@ def torch_capture_is_refused(mode="thread_local"):
 
 
 def torch_capture_of_all_threads_is_refused():
-    """The mode that torch captures in unless told otherwise: no thread may make calls that it forbids."""
+    """
+    The mode that torch captures in unless told otherwise: no thread may make calls that it forbids.
+    """
     torch_capture_is_refused("global")
 
 
-# ---- A drop-in -------------------------------------------------------------------------------------------------------
+# ---- A drop-in -----------------------------------------------------------------------------------
 
 
 def _rank(folder, rank, pipe, count):
@@ -181,13 +195,17 @@ def _rank(folder, rank, pipe, count):
 
         torch.cuda.set_device(0)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2
+        )
         wrong = None
         for number in range(count):
             wanted = {"x": torch.arange(1000 + number, device="cuda") % 113, "step": number}
             got = dropin.broadcast_tensor_dict(wanted if rank == 0 else None, src=0)
             wrong = wrong or differs(got, wanted)
-            dropin.broadcast_object(number, src=1)  # the source waits for it: it would be done before rank 1 begins
+            dropin.broadcast_object(
+                number, src=1
+            )  # the source waits for it: it would be done before rank 1 begins
         pipe.send((wrong, dropin.rings()[0].gpu._asdict()))
         pipe.recv()
         dropin.close()
@@ -206,7 +224,9 @@ def torch_through_a_drop_in():
         try:
             for rank in range(2):
                 ours, theirs = context.Pipe()
-                processes.append(context.Process(target=_rank, args=(folder, rank, theirs, 20), daemon=True))
+                processes.append(
+                    context.Process(target=_rank, args=(folder, rank, theirs, 20), daemon=True)
+                )
                 pipes.append(ours)
                 processes[-1].start()
             for pipe in pipes:

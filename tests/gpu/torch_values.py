@@ -35,7 +35,12 @@ def torch_values():
     values += [{"x": ramp((17, 33), dtype)} for dtype in dtypes]
     values += [
         {"empty": ramp((0, 7), torch.float32), "scalar": torch.tensor(3.5, device="cuda")},
-        {"transposed": base.t(), "sliced": base[3:60:2, 5:90:3], "expanded": base[:1].expand(64, 96), "part": base[7]},
+        {
+            "transposed": base.t(),
+            "sliced": base[3:60:2, 5:90:3],
+            "expanded": base[:1].expand(64, 96),
+            "part": base[7],
+        },
         {"parameter": torch.nn.Parameter(base.clone()), "grad": base.clone().requires_grad_()},
         {"nested": [{"a": base}, (base[0], "text", 7)], "host": base.cpu(), "none": None},
         {f"t{i}": ramp((i % 40 + 1,), torch.int64) for i in range(200)},
@@ -52,8 +57,12 @@ def differs(got, wanted, path="value", device=None, exact=True):
     if isinstance(wanted, torch.Tensor):
         device = device or wanted.device.type
         if not isinstance(got, torch.Tensor) or got.device.type != device:
-            return f"{path}: {type(got)} on {getattr(got, 'device', None)}, not a tensor on {device}"
-        if (got.dtype, got.shape) != (wanted.dtype, wanted.shape) or (exact and type(got) is not type(wanted)):
+            return (
+                f"{path}: {type(got)} on {getattr(got, 'device', None)}, not a tensor on {device}"
+            )
+        if (got.dtype, got.shape) != (wanted.dtype, wanted.shape) or (
+            exact and type(got) is not type(wanted)
+        ):
             return f"{path}: {got.dtype} {tuple(got.shape)} {type(got)}"
         if exact and got.requires_grad != wanted.requires_grad:
             return f"{path}: requires_grad is {got.requires_grad}"
@@ -70,4 +79,6 @@ def differs(got, wanted, path="value", device=None, exact=True):
         pairs = [(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(got, wanted))]
     else:
         return None if got == wanted else f"{path}: {got!r:.100} is not {wanted!r:.100}"
-    return next((wrong for wrong in (differs(*pair, device, exact) for pair in pairs) if wrong), None)
+    return next(
+        (wrong for wrong in (differs(*pair, device, exact) for pair in pairs) if wrong), None
+    )

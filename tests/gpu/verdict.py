@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make gpu-test` has found, held against what a GPU must show: a line for each, with the figures.
+"""What `make gpu-test` has found, held against what a GPU must show: a line for each, with the
+figures.
 
     verdict.py FOLDER [--strict]
     verdict.py --table FOLDER
 
-reads doctor.json, probes.jsonl, perf.json and python.jsonl there, as far as they are. "met", "NOT MET", "not run" (what
-is missing). A figure of speed that is not met is told and no more; a count that is wrong, or bytes that are, or a probe
-that failed, make the exit status 1. --strict: so does what was not run, but for what needs torch. --table: what the
-probes of the first minute have found.
+reads doctor.json, probes.jsonl, perf.json and python.jsonl there, as far as they are. "met", "NOT
+MET", "not run" (what is missing). A figure of speed that is not met is told and no more; a count
+that is wrong, or bytes that are, or a probe that failed, make the exit status 1. --strict: so does
+what was not run, but for what needs torch. --table: what the probes of the first minute have found.
 """
 
 import json
@@ -21,7 +22,10 @@ FEW = (  # names of probes, or what they begin with: two processes, and four
     "tensors behind a kernel come whole to one reader, main",
     "tensors behind a kernel come whole to one reader, legacy",
 )
-MANY = "tensors behind a kernel come whole to three readers", "tensors in a row come whole to three readers"
+MANY = (
+    "tensors behind a kernel come whole to three readers",
+    "tensors in a row come whole to three readers",
+)
 
 
 class Missing(Exception):
@@ -36,7 +40,7 @@ class Slow(Exception):
     """The figure."""
 
 
-# ---- What there is ---------------------------------------------------------------------------------------------------
+# ---- What there is -------------------------------------------------------------------------------
 
 
 class Found:
@@ -100,7 +104,7 @@ class Found:
         return runs
 
 
-# ---- What must be shown ----------------------------------------------------------------------------------------------
+# ---- What must be shown --------------------------------------------------------------------------
 
 
 def went_well(found, *names):
@@ -145,7 +149,8 @@ def bandwidth(found):
     for copy in copies:
         slow |= copy["ratio"] < LEAST_RATIO
         told.append(
-            f"{copy['bytes'] >> 20} MiB {copy['ratio']:.3f} (in {copy['writer_copy_bytes_per_s'] / 1e9:.0f}, "
+            f"{copy['bytes'] >> 20} MiB {copy['ratio']:.3f} (in "
+            f"{copy['writer_copy_bytes_per_s'] / 1e9:.0f}, "
             f"out {copy['reader_copy_bytes_per_s'] / 1e9:.0f}, "
             f"plain {copy['device_to_device_bytes_per_s'] / 1e9:.0f} GB/s)"
         )
@@ -170,9 +175,12 @@ def no_waiting(found):
     for run in found.pools():
         ring = run["ring_with_pool"]
         writer, readers = ring["writer"], ring["readers"]
-        if writer["syncs"] > writer["inline_frames"] or (readers["registered"] and readers["syncs"] > 0):
+        if writer["syncs"] > writer["inline_frames"] or (
+            readers["registered"] and readers["syncs"] > 0
+        ):
             raise Wrong(
-                f"perf: the writer waited for the device {writer['syncs']} times with {writer['inline_frames']} frames "
+                f"perf: the writer waited for the device {writer['syncs']} times with "
+                f"{writer['inline_frames']} frames "
                 f"INLINE, the readers {readers['syncs']} times"
             )
         told.append(f"{run['readers']} readers: 0 in {writer['pool_frames']} frames by the pool")
@@ -199,7 +207,9 @@ def memory(found):
     told = f"a context takes {each:.0f} MiB and {figures['open_us_p50'] / 1000:.0f} ms"
     for run in found.perfs():
         free = run["device_free_bytes"]
-        told += f"; with {run['readers']} readers {(free['before'] - free['open']) >> 20} MiB in all"
+        told += (
+            f"; with {run['readers']} readers {(free['before'] - free['open']) >> 20} MiB in all"
+        )
     return told
 
 
@@ -229,8 +239,12 @@ def of_python(found):
         if entry["result"] not in ("ok", "skipped"):
             found.probe(name, found.tensors)
     if "ok" not in told:
-        raise Missing(f"all {len(told['skipped'])} were skipped: {found.tensors[told['skipped'][0]]['why']}")
-    return f"{len(told['ok'])} probes" + (f", skipped: {' '.join(told['skipped'])}" if "skipped" in told else "")
+        raise Missing(
+            f"all {len(told['skipped'])} were skipped: {found.tensors[told['skipped'][0]]['why']}"
+        )
+    return f"{len(told['ok'])} probes" + (
+        f", skipped: {' '.join(told['skipped'])}" if "skipped" in told else ""
+    )
 
 
 def calls(found):
@@ -238,7 +252,8 @@ def calls(found):
     names = [name.removesuffix(ending) for name in figures if name.endswith(ending)]
     told = [(name, figures[name + ending], figures.get(name + "_device_us_p50")) for name in names]
     return "us of the host/the device: " + ", ".join(
-        f"{name} {host:.2f}" + (f"/{device:.2f}" if device is not None else "") for name, host, device in told
+        f"{name} {host:.2f}" + (f"/{device:.2f}" if device is not None else "")
+        for name, host, device in told
     )
 
 
@@ -309,7 +324,9 @@ RECON = (
 def table(folder):
     found = Found(folder)
     for name in RECON:
-        entry = found.probes.get(f"scenario probes: {name}", {"result": "not run", "why": "", "figures": {}})
+        entry = found.probes.get(
+            f"scenario probes: {name}", {"result": "not run", "why": "", "figures": {}}
+        )
         print(f"{name:52} {entry['result']:10} {entry['why']}")
         numbered = [f"{key}={value}" for key, value in entry["figures"].items() if key.isdigit()]
         for key, value in entry["figures"].items():

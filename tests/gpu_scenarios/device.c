@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verbs about the device: streams, captures, kernels, words, calls that fail; and what the environment says. */
+/* Verbs about the device: streams, captures, kernels, words, calls that fail; and what the
+ * environment says. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -9,7 +10,8 @@
 #include "tests/support/cuda_more.h"
 
 static rc_cu_context context;
-static _Atomic uint64_t *turn; /* streams wait for it in `hold`; behind it is the word that kernels look at */
+static _Atomic uint64_t
+    *turn; /* streams wait for it in `hold`; behind it is the word that kernels look at */
 static rc_cu_ptr turn_address;
 static bool is_abandoned;
 
@@ -21,7 +23,7 @@ static struct named_stream {
 } streams[STREAMS] = {{.name = "main"}};
 rc_cu_stream stream;
 
-/* ---- The device ------------------------------------------------------------------------------------------------- */
+/* ---- The device ------------------------------------------------------------------------------ */
 
 void open_device(void) {
   static uint8_t bytes[SOURCE_BYTES];
@@ -108,7 +110,8 @@ static long do_capture(void) {
   void *graph;
   if (!is_real) return fake_cuda()->capture(stream_at(1), on);
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  void *found[2] = {dlsym(library, "cuStreamBeginCapture_v2"), dlsym(library, "cuStreamEndCapture")};
+  void *found[2] = {dlsym(library, "cuStreamBeginCapture_v2"),
+                    dlsym(library, "cuStreamEndCapture")};
   if (!found[0] || !found[1]) skip("this driver captures no graphs");
   memcpy(&begin, &found[0], sizeof begin);
   memcpy(&end, &found[1], sizeof end);
@@ -123,13 +126,14 @@ static long do_mode(void) {
   return mode;
 }
 
-/* ---- Bytes ------------------------------------------------------------------------------------------------------- */
+/* ---- Bytes ----------------------------------------------------------------------------------- */
 
 void target_holds(uint64_t at, uint64_t bytes, uint64_t offset) {
   uint8_t *host = malloc(bytes + 1);
   driver(cuda->copy_dtoh(host, target + offset, bytes, stream));
   for (uint64_t i = 0; i < bytes; i++)
-    if (host[i] != (uint8_t)(7 * (at + i))) wrong("byte %llu is not what was sent", (unsigned long long)i);
+    if (host[i] != (uint8_t)(7 * (at + i)))
+      wrong("byte %llu is not what was sent", (unsigned long long)i);
   free(host);
 }
 
@@ -140,17 +144,19 @@ static long do_holds(void) {
 
 static long do_put(void) { return cuda->copy_dtod(target, source + NUMBER(1), NUMBER(2), stream); }
 
-/* The caller's own work on the first half of the source: other bytes are there now; or, of the other half, which has
- * the same bytes, those that were there. */
+/* The caller's own work on the first half of the source: other bytes are there now; or, of the
+ * other half, which has the same bytes, those that were there. */
 static long do_scribble(void) {
   return cuda->copy_dtod(source, source + SOURCE_BYTES / 2 + 1, SOURCE_BYTES / 2 - 1, stream);
 }
-static long do_restore(void) { return cuda->copy_dtod(source, source + SOURCE_BYTES / 2, SOURCE_BYTES / 2, stream); }
+static long do_restore(void) {
+  return cuda->copy_dtod(source, source + SOURCE_BYTES / 2, SOURCE_BYTES / 2, stream);
+}
 
-/* ---- Kernels ---------------------------------------------------------------------------------------------------- */
+/* ---- Kernels --------------------------------------------------------------------------------- */
 
-/* PTX, which the driver translates for whatever device it is: one kernel runs until the word is not 0, or so many
- * nanoseconds have gone, the other stores to an address that is none. */
+/* PTX, which the driver translates for whatever device it is: one kernel runs until the word is not
+ * 0, or so many nanoseconds have gone, the other stores to an address that is none. */
 static const char ptx[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
                           ".visible .entry spin(.param .u64 word, .param .u64 bound)\n"
                           "{\n"
@@ -184,7 +190,8 @@ static long launch(const char *name, void **arguments) {
   rc_cu_function kernel;
   rc_cu_stream where = stream_at(1);
   rc_cu_result result = module ? RC_CU_SUCCESS : cuda_more()->module_load_data(&module, ptx);
-  if (result >= JIT_COMPILER_NOT_FOUND && result <= JIT_COMPILATION_DISABLED) skip("the driver translates no PTX");
+  if (result >= JIT_COMPILER_NOT_FOUND && result <= JIT_COMPILATION_DISABLED)
+    skip("the driver translates no PTX");
   driver(result);
   driver(cuda_more()->module_get_function(&kernel, module, name));
   return cuda_more()->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, where, arguments, NULL);
@@ -203,7 +210,7 @@ static long do_fault(void) {
   return launch("fault", (void *[]){NULL});
 }
 
-/* ---- Words that all processes of the scenario share -------------------------------------------------------------- */
+/* ---- Words that all processes of the scenario share ------------------------------------------ */
 
 static rc_cu_ptr words_address;
 
@@ -217,9 +224,15 @@ static rc_cu_ptr word_address(uint64_t number) {
   return words_address + number * sizeof(struct rc_semaphore);
 }
 
-static struct rc_semaphore *word(uint64_t number) { return (struct rc_semaphore *)(void *)board->words + number; }
-static long do_wait_word(void) { return rc_semaphore_wait(cuda, stream, word_address(NUMBER(1)), NUMBER(2)); }
-static long do_write_word(void) { return rc_semaphore_write(cuda, stream, word_address(NUMBER(1)), NUMBER(2)); }
+static struct rc_semaphore *word(uint64_t number) {
+  return (struct rc_semaphore *)(void *)board->words + number;
+}
+static long do_wait_word(void) {
+  return rc_semaphore_wait(cuda, stream, word_address(NUMBER(1)), NUMBER(2));
+}
+static long do_write_word(void) {
+  return rc_semaphore_write(cuda, stream, word_address(NUMBER(1)), NUMBER(2));
+}
 
 static long do_store_word(void) {
   rc_semaphore_store(word(NUMBER(1)), NUMBER(2));
@@ -232,7 +245,7 @@ static long do_wake(void) {
   return 0;
 }
 
-/* ---- Figures of the driver --------------------------------------------------------------------------------------- */
+/* ---- Figures of the driver ------------------------------------------------------------------- */
 
 static rc_cu_event event;
 
@@ -240,8 +253,12 @@ static rc_cu_result query(void) {
   rc_cu_result result = cuda->stream_query(stream);
   return result == RC_CU_NOT_READY ? RC_CU_SUCCESS : result;
 }
-static rc_cu_result write_word(void) { return rc_semaphore_write(cuda, stream, word_address(2), 1); }
-static rc_cu_result wait_for_past(void) { return rc_semaphore_wait(cuda, stream, word_address(1), 0); }
+static rc_cu_result write_word(void) {
+  return rc_semaphore_write(cuda, stream, word_address(2), 1);
+}
+static rc_cu_result wait_for_past(void) {
+  return rc_semaphore_wait(cuda, stream, word_address(1), 0);
+}
 static rc_cu_result copy_small(void) { return cuda->copy_dtod(target, source, 1024, stream); }
 static rc_cu_result record(void) { return cuda->event_record(event, stream); }
 static rc_cu_result is_capturing(void) { return cuda->stream_is_capturing(stream, (int[]){0}); }
@@ -249,9 +266,12 @@ static rc_cu_result exchange_mode(void) {
   return cuda->exchange_capture_mode((int[]){RC_CU_STREAM_CAPTURE_MODE_RELAXED});
 }
 static rc_cu_result get_current(void) { return cuda->ctx_get_current((rc_cu_context[]){NULL}); }
-static rc_cu_result ask_for_memory(void) { return cuda->mem_get_info((size_t[]){0}, (size_t[]){0}); }
+static rc_cu_result ask_for_memory(void) {
+  return cuda->mem_get_info((size_t[]){0}, (size_t[]){0});
+}
 
-/* Behind a wait: the host's time for so many calls, then the device's from the store that ends the wait. */
+/* Behind a wait: the host's time for so many calls, then the device's from the store that ends the
+ * wait. */
 static long do_cost_of_calls(void) {
   enum { COUNT = 200, ROUNDS = 5 };
   static const struct {
@@ -280,7 +300,8 @@ static long do_cost_of_calls(void) {
     begun = now_us();
     rc_semaphore_store(word(0), value);
     driver(cuda->stream_synchronize(stream));
-    if (calls[i / ROUNDS].on_device) note(calls[i / ROUNDS].name, "_device_us", (now_us() - begun) / COUNT);
+    if (calls[i / ROUNDS].on_device)
+      note(calls[i / ROUNDS].name, "_device_us", (now_us() - begun) / COUNT);
   }
   return cuda->event_destroy(event);
 }
@@ -328,17 +349,22 @@ static long do_operations_behind_a_wait(void) {
   return cuda->stream_destroy(other);
 }
 
-/* Every attribute by its number in CUdevice_attribute; those that ringcast depends on also by name. */
+/* Every attribute by its number in CUdevice_attribute; those that ringcast depends on also by
+ * name. */
 static long do_attributes(void) {
-  static const char *const names[160] = {
-      [20] = "_compute_mode",  [41] = "_unified_addressing", [91] = "_host_pointer_of_registered_memory",
-      [99] = "_host_register", [115] = "_memory_pools",      [122] = "_stream_operations_of_64_bits"};
+  static const char *const names[160] = {[20] = "_compute_mode",
+                                         [41] = "_unified_addressing",
+                                         [91] = "_host_pointer_of_registered_memory",
+                                         [99] = "_host_register",
+                                         [115] = "_memory_pools",
+                                         [122] = "_stream_operations_of_64_bits"};
   open_device();
   for (int number = 1; number < 160; number++) {
     char text[16];
     int value;
     snprintf(text, sizeof text, "%d", number);
-    if (cuda_more()->device_get_attribute(&value, (rc_cu_device_attribute)number, 0) == RC_CU_SUCCESS)
+    if (cuda_more()->device_get_attribute(&value, (rc_cu_device_attribute)number, 0) ==
+        RC_CU_SUCCESS)
       note(text, names[number] ? names[number] : "", value);
   }
   return 0;
@@ -363,7 +389,7 @@ static long do_free_mib(void) {
 
 static long do_pause(void) { return usleep((useconds_t)NUMBER(1)); }
 
-/* ---- Faults and settings ----------------------------------------------------------------------------------------- */
+/* ---- Faults and settings --------------------------------------------------------------------- */
 
 static long do_fail(void) {
   fake_cuda()->fault(words->at[1], (long)NUMBER(2), (rc_cu_result)NUMBER(3));
@@ -409,7 +435,7 @@ static long do_patience(void) {
   return 0;
 }
 
-/* ---- The end ----------------------------------------------------------------------------------------------------- */
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static void close_device(void) {
   for (int i = 0; i < STREAMS; i++) {
@@ -436,26 +462,28 @@ void finish(void) {
   driver(cuda->ctx_pop(&context));
   driver(cuda->primary_release(0));
   size_t count =
-      is_abandoned ? 1 : sizeof kinds / sizeof *kinds; /* an end with a device that has failed is no tidy one */
+      is_abandoned
+          ? 1
+          : sizeof kinds / sizeof *kinds; /* an end with a device that has failed is no tidy one */
   for (size_t i = 0; i < count && !is_real; i++)
     while (tidy(), fake_cuda()->live(kinds[i]) != 0) usleep(200);
   free((void *)turn);
 }
 
 const struct verb device_verbs[] = {
-    {"device", do_device},         /* opens it: `writer` and `reader` do, too */
-    {"stream", do_stream},         /* NAME: makes one beside `main` */
-    {"destroy", do_destroy},       /* NAME */
-    {"on", do_on},                 /* NAME: what follows is on that stream; also `legacy`, `per-thread` */
-    {"sync", do_sync},             /* NAME */
-    {"query", do_query},           /* NAME = 600: it has something to do still */
-    {"follow", do_follow},         /* NAME NAME: the stream waits for what the other has to do */
-    {"hold", do_hold},             /* NAME: the stream does nothing more ... */
-    {"go", do_go},                 /* ... until then */
-    {"capture", do_capture},       /* NAME on|off */
-    {"mode", do_mode},             /* the thread's capture mode */
-    {"holds", do_holds},           /* AT BYTES [to=N]: what was copied there is the source from AT on */
-    {"put", do_put},               /* AT BYTES: of the source, to the target */
+    {"device", do_device},   /* opens it: `writer` and `reader` do, too */
+    {"stream", do_stream},   /* NAME: makes one beside `main` */
+    {"destroy", do_destroy}, /* NAME */
+    {"on", do_on},           /* NAME: what follows is on that stream; also `legacy`, `per-thread` */
+    {"sync", do_sync},       /* NAME */
+    {"query", do_query},     /* NAME = 600: it has something to do still */
+    {"follow", do_follow},   /* NAME NAME: the stream waits for what the other has to do */
+    {"hold", do_hold},       /* NAME: the stream does nothing more ... */
+    {"go", do_go},           /* ... until then */
+    {"capture", do_capture}, /* NAME on|off */
+    {"mode", do_mode},       /* the thread's capture mode */
+    {"holds", do_holds},     /* AT BYTES [to=N]: what was copied there is the source from AT on */
+    {"put", do_put},         /* AT BYTES: of the source, to the target */
     {"scribble", do_scribble},     /* over half of the source, in the order of the stream */
     {"restore", do_restore},       /* that half */
     {"spin", do_spin},             /* NAME: a kernel that runs until `go` */

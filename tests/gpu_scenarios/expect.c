@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scenario expects: numbers, results, and conditions on what writer, reader and driver say of themselves. */
+/* What a scenario expects: numbers, results, and conditions on what writer, reader and driver say
+ * of themselves. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
@@ -81,7 +82,7 @@ bool is_result(long result, const char *text) {
   return false;
 }
 
-/* ---- Values ----------------------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 static uint64_t way_or_number(const char *text) {
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
@@ -90,14 +91,19 @@ static uint64_t way_or_number(const char *text) {
   return number(text);
 }
 
-#define FIELD(name) \
-  { #name, offsetof(struct ringcast_gpu_info, name), sizeof(((struct ringcast_gpu_info *)NULL)->name) }
+#define FIELD(name)                                      \
+  {                                                      \
+#name, offsetof(struct ringcast_gpu_info, name),     \
+        sizeof(((struct ringcast_gpu_info *)NULL)->name) \
+  }
 static const struct {
   const char *name;
   size_t at, bytes;
-} fields[] = {FIELD(way),       FIELD(device),     FIELD(pool_bytes),  FIELD(slots),           FIELD(epoch),
-              FIELD(reader),    FIELD(reader_pid), FIELD(pool_frames), FIELD(pool_bytes_sent), FIELD(inline_frames),
-              FIELD(full),      FIELD(opens),      FIELD(syncs),       FIELD(slots_used),      FIELD(bytes_used),
+} fields[] = {FIELD(way),           FIELD(device),      FIELD(pool_bytes),
+              FIELD(slots),         FIELD(epoch),       FIELD(reader),
+              FIELD(reader_pid),    FIELD(pool_frames), FIELD(pool_bytes_sent),
+              FIELD(inline_frames), FIELD(full),        FIELD(opens),
+              FIELD(syncs),         FIELD(slots_used),  FIELD(bytes_used),
               FIELD(registered)};
 
 static struct ringcast_gpu_device_info looked_at; /* by `look-up` */
@@ -106,7 +112,8 @@ static long do_look_up(void) {
   uint32_t size = (uint32_t)number_of("size", sizeof looked_at);
   looked_at = (struct ringcast_gpu_device_info){.size = size};
   int rc = ringcast_gpu_device((int32_t)number_of("device", 0), size ? &looked_at : NULL);
-  if (rc == 0 && !is_real) must(looked_at.uuid[14] == looked_at.name[9]); /* "Fake GPU 1", "fake-cuda-gpu-1" */
+  if (rc == 0 && !is_real)
+    must(looked_at.uuid[14] == looked_at.name[9]); /* "Fake GPU 1", "fake-cuda-gpu-1" */
   return rc;
 }
 
@@ -114,8 +121,8 @@ static long do_called(void) { return strcmp(looked_at.name, words->at[1]); }
 
 struct ringcast_gpu_info info_of(bool is_writer) {
   struct ringcast_gpu_info info = {.size = sizeof info};
-  int rc =
-      is_writer ? ringcast_gpu_writer_info(side.gpu_writer, &info) : ringcast_gpu_reader_info(side.gpu_reader, &info);
+  int rc = is_writer ? ringcast_gpu_writer_info(side.gpu_writer, &info)
+                     : ringcast_gpu_reader_info(side.gpu_reader, &info);
   must(rc == 0);
   return info;
 }
@@ -193,7 +200,8 @@ static bool holds(const char *of, const char *condition, char out[320]) {
     return *value ? strstr(info.why, value) != NULL : *info.why == '\0';
   }
   int64_t found = (int64_t)value_of(of, name);
-  int64_t wanted = (int64_t)(*value == '+' ? marked(name) + number(value + 1) : way_or_number(value));
+  int64_t wanted =
+      (int64_t)(*value == '+' ? marked(name) + number(value + 1) : way_or_number(value));
   snprintf(out, 320, "%lld", (long long)found);
   switch (*sign) {
   case '=': return found == wanted;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the scenarios of the files that are named (`writer` is writer.txt of this folder), and runs them;
- * `writer:a_lease` runs those alone that have "a lease" in their name.
+/* Reads the scenarios of the files that are named (`writer` is writer.txt of this folder), and runs
+ * them; `writer:a_lease` runs those alone that have "a lease" in their name.
  *
- *   --real [--after FILE]   with the driver of a device: leaves those scenarios out that need the fake, and prints a
- *                           line of JSON for each, but for those that FILE has a line of: {"probe", "result", "why",
- *                           "figures"}. Results: "ok"; "failed", which makes the program fail; "skipped": something
- *                           is not here. What needs a pool is skipped where GPU_PROBE_INLINE has the reason, of
+ *   --real [--after FILE]   with the driver of a device: leaves those scenarios out that need the
+ * fake, and prints a line of JSON for each, but for those that FILE has a line of: {"probe",
+ * "result", "why", "figures"}. Results: "ok"; "failed", which makes the program fail; "skipped":
+ * something is not here. What needs a pool is skipped where GPU_PROBE_INLINE has the reason, of
  *                           doctor, why there is none.
  *   --json                  the same lines with the fake
  *
@@ -50,7 +50,7 @@ void skip(const char *why) {
   _exit(1);
 }
 
-/* ---- Doing ------------------------------------------------------------------------------------------------------ */
+/* ---- Doing ----------------------------------------------------------------------------------- */
 
 static void split(const char *text, struct words *out) {
   char *rest = out->storage, *word;
@@ -64,7 +64,8 @@ static void split(const char *text, struct words *out) {
 }
 
 long do_step(struct words *step) {
-  static const struct verb *const tables[] = {device_verbs, writer_verbs, reader_verbs, expect_verbs};
+  static const struct verb *const tables[] = {device_verbs, writer_verbs, reader_verbs,
+                                              expect_verbs};
   struct words *before = words;
   if (strcmp(step->at[0], "-") == 0) return 0;
   words = step;
@@ -188,7 +189,8 @@ static void perform(const struct step *step, const char *text) {
     result_must_be(do_interrupted(&split_up), expected);
   } else if (strcmp(how, "again") == 0) {
     shift(&split_up);
-    while (!is_result(do_step(&split_up), expected)) nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    while (!is_result(do_step(&split_up), expected))
+      nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
   } else if (strcmp(how, "meanwhile") == 0) {
     must(!meanwhile.runs);
     split(text, &meanwhile.words);
@@ -201,7 +203,7 @@ static void perform(const struct step *step, const char *text) {
   }
 }
 
-/* ---- Figures ----------------------------------------------------------------------------------------------------- */
+/* ---- Figures --------------------------------------------------------------------------------- */
 
 double now_us(void) {
   struct timespec now;
@@ -221,7 +223,8 @@ static int compare(const void *left, const void *right) {
   return (a > b) - (a < b);
 }
 
-/* All of its name: one as it is, of several the median and the most. Nothing of a name that was printed before. */
+/* All of its name: one as it is, of several the median and the most. Nothing of a name that was
+ * printed before. */
 static bool print_figure(int first, const char *comma) {
   static double values[MOST_FIGURES];
   const char *name = board->figures[first].name;
@@ -233,7 +236,9 @@ static bool print_figure(int first, const char *comma) {
   }
   qsort(values, count, sizeof *values, compare);
   if (count == 1) printf("%s\"%s\": %.7g", comma, name, *values);
-  else printf("%s\"%s_p50\": %.5g, \"%s_max\": %.5g", comma, name, values[count / 2], name, values[count - 1]);
+  else
+    printf("%s\"%s_p50\": %.5g, \"%s_max\": %.5g", comma, name, values[count / 2], name,
+           values[count - 1]);
   return true;
 }
 
@@ -257,7 +262,7 @@ static void print_json(const struct run *run, const char *result, const char *wh
   fflush(stdout);
 }
 
-/* ---- Other processes -------------------------------------------------------------------------------------------- */
+/* ---- Other processes ------------------------------------------------------------------------- */
 
 static struct peer {
   char name[16];
@@ -267,10 +272,12 @@ static struct peer {
 } peers[MOST_PEERS];
 static int peer_count;
 
-/* "r: send 1 2" or "r& ...": the process's name, and where its step begins; NULL: it is a step of this one's. */
+/* "r: send 1 2" or "r& ...": the process's name, and where its step begins; NULL: it is a step of
+ * this one's. */
 static const char *peer_step(const char *text, char name[16], bool *is_waited_for) {
   size_t length = strcspn(text, ":& ");
-  if ((text[length] != ':' && text[length] != '&') || text[length + 1] != ' ' || length >= 16) return NULL;
+  if ((text[length] != ':' && text[length] != '&') || text[length + 1] != ' ' || length >= 16)
+    return NULL;
   snprintf(name, 16, "%.*s", (int)length, text);
   *is_waited_for = text[length] == ':';
   return text + length + 2;
@@ -404,9 +411,10 @@ static void play(const struct run *run) {
   finish();
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All of them ----------------------------------------------------------------------------- */
 
-/* "": all went well; else the first thing that was wrong. Its other processes die with the scenario's. */
+/* "": all went well; else the first thing that was wrong. Its other processes die with the
+ * scenario's. */
 static const char *why_not(const struct run *run) {
   static char why[4096], rest[512];
   int ends[2], status;
@@ -446,12 +454,14 @@ static bool mentions(const struct run *run, const char *const *patterns) {
 }
 
 static bool needs_fake(const struct run *run) {
-  static const char *const faked[] = {"fail", "break",  "hold-call", "capture ",   " driver ", "FAKE_CUDA",
-                                      "mode", "forge ", "LOST",      "live bytes", NULL};
+  static const char *const faked[] = {"fail",     "break",      "hold-call", "capture ",
+                                      " driver ", "FAKE_CUDA",  "mode",      "forge ",
+                                      "LOST",     "live bytes", NULL};
   return strcmp(run->file, "probes") != 0 && mentions(run, faked);
 }
 
-/* What the scenario leaves stays until its process ends, with a stream's thread: ThreadSanitizer calls that a leak. */
+/* What the scenario leaves stays until its process ends, with a stream's thread: ThreadSanitizer
+ * calls that a leak. */
 static bool is_left_out(const struct run *run) {
 #ifdef __SANITIZE_THREAD__
   static const char *const leaving[] = {"exit", NULL};
@@ -477,7 +487,8 @@ static bool has_run(const struct run *run, const char *path) {
   bool found = false;
   FILE *file = path ? fopen(path, "re") : NULL;
   snprintf(wanted, sizeof wanted, "\"scenario %s: %s\"", run->file, run->name);
-  while (file && !found && fgets(line, sizeof line, file)) found = strstr(line, wanted) && strchr(line, '\n');
+  while (file && !found && fgets(line, sizeof line, file))
+    found = strstr(line, wanted) && strchr(line, '\n');
   if (file) fclose(file);
   return found;
 }
@@ -503,7 +514,8 @@ int main(int count, char **arguments) {
     const char *why = why_not(runs[i]), *skipped = is_real ? why_skipped(runs[i], why) : NULL;
     failed += *why && !skipped;
     played++;
-    if (is_json) print_json(runs[i], skipped ? "skipped" : *why ? "failed" : "ok", skipped ? skipped : why);
+    if (is_json)
+      print_json(runs[i], skipped ? "skipped" : *why ? "failed" : "ok", skipped ? skipped : why);
     else if (*why) fprintf(stderr, "%s\n", why);
   }
   if (!is_json) printf("%d scenarios, %d failed\n", played, failed);

@@ -53,12 +53,14 @@ static void add_runs(struct run *run) {
   }
   char values[MOST_TEXT], *text = values + 7, *value;
   strcpy(values, run->lines[each].text);
-  memmove(&run->lines[each], &run->lines[each + 1], sizeof *run->lines * (size_t)(--run->line_count - each));
+  memmove(&run->lines[each], &run->lines[each + 1],
+          sizeof *run->lines * (size_t)(--run->line_count - each));
   const char *names = next_word(&text);
   while ((value = next_word(&text))) {
     struct run *copy = malloc(sizeof *copy);
     *copy = *run;
-    snprintf(copy->name + strlen(copy->name), sizeof copy->name - strlen(copy->name), ", %s", value);
+    snprintf(copy->name + strlen(copy->name), sizeof copy->name - strlen(copy->name), ", %s",
+             value);
     substitute_each(copy, names, value);
     add_runs(copy);
   }

@@ -20,7 +20,7 @@ static uint8_t host[SOURCE_BYTES];
 
 struct side side;
 
-/* ---- Handles ----------------------------------------------------------------------------------------------------- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
 static long do_ring_reader(void) {
   const struct ringcast_reader_options options = {.size = sizeof options};
@@ -29,7 +29,8 @@ static long do_ring_reader(void) {
 
 static long do_gpu_reader(void) {
   struct ringcast_gpu_reader_options options = {.size = (uint32_t)number_of("size", sizeof options),
-                                                .device = (int32_t)number_of("device", (uint64_t)-1),
+                                                .device =
+                                                    (int32_t)number_of("device", (uint64_t)-1),
                                                 .flags = (uint32_t)number_of("flags", 0),
                                                 .reserved = (uint32_t)number_of("reserved", 0)};
   ringcast_gpu_reader *opened = NULL;
@@ -88,8 +89,9 @@ static long do_close(void) {
   static const struct {
     const char *what;
     void (*close)(void);
-  } closes[] = {{"reader", close_reader}, {"gpu-reader", close_gpu_reader}, {"ring-reader", close_ring_reader},
-                {"writer", close_writer}, {"gpu-writer", close_gpu_writer}, {"ring", close_ring}};
+  } closes[] = {{"reader", close_reader},           {"gpu-reader", close_gpu_reader},
+                {"ring-reader", close_ring_reader}, {"writer", close_writer},
+                {"gpu-writer", close_gpu_writer},   {"ring", close_ring}};
   for (size_t i = 0; i < sizeof closes / sizeof *closes; i++) {
     if (strcmp(closes[i].what, words->at[1]) != 0) continue;
     closes[i].close();
@@ -105,13 +107,14 @@ static long do_tidy(void) {
   return 0;
 }
 
-/* ---- Receiving --------------------------------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------- */
 
 static long do_next(void) {
   struct received *out = FRAME(1);
   int rc = ringcast_gpu_next(side.gpu_reader, has_word("wait") ? RINGCAST_FOREVER : 0, &out->frame);
   memset(out->copies, 0, sizeof out->copies);
-  bool is_dict = rc == 0 && ringcast_frame_open(&out->opened, out->frame.data, out->frame.bytes) == 0;
+  bool is_dict =
+      rc == 0 && ringcast_frame_open(&out->opened, out->frame.data, out->frame.bytes) == 0;
   if (is_dict && out->opened.count > 0) must(ringcast_frame_item(&out->opened, 0, &out->item) == 0);
   return rc;
 }
@@ -135,14 +138,17 @@ static long do_copy(void) {
   for (uint32_t i = 0; i < received->opened.count && rc == 0; i++) {
     struct ringcast_item item = received->item;
     if (i > 0) must(ringcast_frame_item(&received->opened, i, &item) == 0);
-    rc = ringcast_gpu_copy_out(side.gpu_reader, &received->take, &item, target + number_of("to", 0) + ITEM_BYTES * i);
+    rc = ringcast_gpu_copy_out(side.gpu_reader, &received->take, &item,
+                               target + number_of("to", 0) + ITEM_BYTES * i);
   }
   return rc;
 }
 
 /* Bytes of the frame, or of the pool. */
-static int copy_bytes(struct received *received, bool in_pool, uint64_t offset, uint64_t bytes, uint64_t to) {
-  struct ringcast_gpu_copy copy = {.offset = offset, .bytes = bytes, .to = target + to, .in_pool = in_pool};
+static int copy_bytes(struct received *received, bool in_pool, uint64_t offset, uint64_t bytes,
+                      uint64_t to) {
+  struct ringcast_gpu_copy copy = {
+      .offset = offset, .bytes = bytes, .to = target + to, .in_pool = in_pool};
   return ringcast_gpu_copy_all(side.gpu_reader, &received->take, &copy, 1, 0);
 }
 
@@ -160,8 +166,8 @@ static long do_last(void) {
     copy->bytes = item.bytes;
     copy->to = target + ITEM_BYTES * i;
   }
-  return ringcast_gpu_copy_all(side.gpu_reader, &received->take, received->copies, received->opened.count,
-                               RINGCAST_GPU_LAST);
+  return ringcast_gpu_copy_all(side.gpu_reader, &received->take, received->copies,
+                               received->opened.count, RINGCAST_GPU_LAST);
 }
 
 static long do_end(void) { return ringcast_gpu_end(side.gpu_reader, &FRAME(1)->take); }
@@ -177,7 +183,8 @@ static long do_same_frame(void) {
 
 static long do_drain(void) {
   struct ringcast_frame frame;
-  while (ringcast_gpu_next(side.gpu_reader, 0, &frame) == 0) must(ringcast_gpu_release(side.gpu_reader, &frame) == 0);
+  while (ringcast_gpu_next(side.gpu_reader, 0, &frame) == 0)
+    must(ringcast_gpu_release(side.gpu_reader, &frame) == 0);
   return 0;
 }
 
@@ -216,7 +223,8 @@ static long do_copy_frame(void) {
   if (has_word("tensor")) from = received->item.data;
   if (option("end")) from += received->frame.bytes;
   from += NUMBER(2);
-  if (!has_word("item")) return copy_bytes(received, false, (uint64_t)(from - frame), NUMBER(3), number_of("to", 0));
+  if (!has_word("item"))
+    return copy_bytes(received, false, (uint64_t)(from - frame), NUMBER(3), number_of("to", 0));
   struct ringcast_item item = received->item;
   item.placement = RINGCAST_PLACEMENT_INLINE;
   item.data = from;
@@ -229,13 +237,15 @@ static long do_copy_frame(void) {
 static long do_to_host(void) {
   struct received *received = FRAME(1);
   int rc = ringcast_gpu_copy_to_host(side.gpu_reader, &received->take, &received->item, host);
-  for (uint64_t i = 0; rc == 0 && i < received->item.bytes; i++) must(host[i] == (uint8_t)(7 * (NUMBER(2) + i)));
+  for (uint64_t i = 0; rc == 0 && i < received->item.bytes; i++)
+    must(host[i] == (uint8_t)(7 * (NUMBER(2) + i)));
   return rc;
 }
 
 static long do_map(void) {
   struct held *held = &holds[LETTER(2)];
-  return ringcast_gpu_map(side.gpu_reader, &FRAME(1)->take, &FRAME(1)->item, &held->where, &held->hold);
+  return ringcast_gpu_map(side.gpu_reader, &FRAME(1)->take, &FRAME(1)->item, &held->where,
+                          &held->hold);
 }
 
 static long do_unmap(void) {
@@ -251,7 +261,8 @@ static long do_look(void) {
 
 static long do_alloc(void) {
   ringcast_device_ptr where;
-  return ringcast_gpu_memory_alloc(side.gpu_reader, NUMBER(2), stream, &where, &memories[LETTER(1)]);
+  return ringcast_gpu_memory_alloc(side.gpu_reader, NUMBER(2), stream, &where,
+                                   &memories[LETTER(1)]);
 }
 
 static long do_free(void) {

@@ -1,33 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scenarios of device tensors, as text: what is set up, which calls fail, what is done, and what comes of it. A file
- * of this folder (*.txt) holds scenarios; main.c runs them, each in a process of its own, with the tests' own driver:
+ * Scenarios of device tensors, as text: what is set up, which calls fail, what is done, and what
+ * comes of it. A file of this folder (*.txt) holds scenarios; main.c runs them, each in a process
+ * of its own, with the tests' own driver:
  *
  *   a lease is of one stream     the scenario's name, at the start of a line
- *     pair                       its steps, indented: a verb and its words; the verbs are listed at the ends of
- *                                device.c, writer.c, reader.c and expect.c
+ *     pair                       its steps, indented: a verb and its words; the verbs are listed at
+ *                                the ends of device.c, writer.c, reader.c and expect.c
  *     draft a 1000; abort        several, with semicolons
  *     commit a = EINVAL          what the call gives: 0 where nothing is said; one of A|B
  *     comes writer slots_used=0  what soon is so, by another thread's doing
  *
- *   each CALL cuMemAlloc cuIpcGetMemHandle    the scenario once for each of them, which is $CALL in its steps; values
- *   each CALL/SAYS cuMemAlloc/memory ...      of two variables have a slash between them
+ *   each CALL cuMemAlloc cuIpcGetMemHandle    the scenario once for each of them, which is $CALL in
+ * its steps; values each CALL/SAYS cuMemAlloc/memory ...      of two variables have a slash between
+ * them
  *     + cuMemcpyHtoDAsync                     the line before goes on
- *   times 5                                   the lines below that are indented more, five times; $i counts from 0
- *   again STEP                                until the step gives what it should
+ *   times 5                                   the lines below that are indented more, five times;
+ * $i counts from 0 again STEP                                until the step gives what it should
  *   child STEP                                in a child of a fork
  *   interrupt STEP                            while signals come
  *   - STEP                                    nothing
  *   meanwhile STEP ... join                   in a thread; `join = X`: the thread's step gave X
- *   r: STEP                                   in a process r of its own, which opens the driver itself; the step has
- *                                             ended when the next one begins, but for `r& STEP ... r: join = X`
+ *   r: STEP                                   in a process r of its own, which opens the driver
+ *                                             itself; the step has ended when the next one begins,
+ *                                             but for `r& STEP ... r: join = X`
  *   kill r; stop r; continue r                by a signal
- *   exit r; exit-at-once r                    by itself; where it hangs in that for long, the scenario goes on
- *   figure NAME STEP                          how long the step takes, and what it gives; any result will do
+ *   exit r; exit-at-once r                    by itself; where it hangs in that for long, the
+ * scenario goes on figure NAME STEP                          how long the step takes, and what it
+ * gives; any result will do
  *
- * A name in quotation marks may have spaces. A number may be a sum of products, with K and M: 2M+1. Frames, leases,
- * holds and memory are named by letters. What a scenario leaves open is closed at its end, where the driver must have
- * nothing left.
+ * A name in quotation marks may have spaces. A number may be a sum of products, with K and M: 2M+1.
+ * Frames, leases, holds and memory are named by letters. What a scenario leaves open is closed at
+ * its end, where the driver must have nothing left.
  */
 #ifndef RC_TESTS_GPU_SCENARIO_H
 #define RC_TESTS_GPU_SCENARIO_H
@@ -40,7 +44,7 @@
 #include "gpu/writer.h"
 #include "tests/support/fake_controls.h"
 
-/* ---- Steps: read.c, main.c --------------------------------------------------------------------------------------- */
+/* ---- Steps: read.c, main.c ------------------------------------------------------------------- */
 
 enum { MOST_WORDS = 16, MOST_TEXT = 1280 };
 struct step {
@@ -105,15 +109,20 @@ extern struct board *board;
 void note(const char *name, const char *suffix, double value);
 double now_us(void);
 
-/* ---- Verbs ------------------------------------------------------------------------------------------------------- */
+/* ---- Verbs ----------------------------------------------------------------------------------- */
 
 struct verb {
   const char *name;
   long (*verb)(void);
 };
-extern const struct verb device_verbs[], writer_verbs[], reader_verbs[], expect_verbs[]; /* the last has no name */
+extern const struct verb device_verbs[], writer_verbs[], reader_verbs[],
+    expect_verbs[]; /* the last has no name */
 
-enum { SOURCE_BYTES = 1 << 20, ITEM_BYTES = 1024 /* between the tensors of one frame */, STREAMS = 8 };
+enum {
+  SOURCE_BYTES = 1 << 20,
+  ITEM_BYTES = 1024 /* between the tensors of one frame */,
+  STREAMS = 8
+};
 extern const struct rc_cuda *cuda; /* NULL: not opened yet */
 extern rc_cu_ptr source, target;   /* the source's byte i is (uint8_t)(7 * i) */
 extern rc_cu_stream stream;        /* that the steps send and receive on */
@@ -134,7 +143,8 @@ void tidy(void);
 void close_reader(void);
 void close_writer(void);
 struct ringcast_gpu_info info_of(bool is_writer);
-/* The target's bytes from `offset` on, once the stream has come so far, are those of the source from `at` on. */
+/* The target's bytes from `offset` on, once the stream has come so far, are those of the source
+ * from `at` on. */
 void target_holds(uint64_t at, uint64_t bytes, uint64_t offset);
 struct ringcast_tensor bytes_at(rc_cu_ptr memory, int64_t *shape);
 
@@ -159,7 +169,8 @@ static inline bool has_word(const char *word) {
 static inline const char *option(const char *name) {
   size_t length = strlen(name);
   for (int i = 1; i < words->count; i++)
-    if (strncmp(words->at[i], name, length) == 0 && words->at[i][length] == '=') return words->at[i] + length + 1;
+    if (strncmp(words->at[i], name, length) == 0 && words->at[i][length] == '=')
+      return words->at[i] + length + 1;
   return NULL;
 }
 

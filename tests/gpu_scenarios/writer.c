@@ -10,13 +10,14 @@ static struct draft {
 } drafts[8];
 #define DRAFT(word) (&drafts[LETTER(word)])
 
-/* ---- Handles ----------------------------------------------------------------------------------------------------- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
 static long do_ring(void) {
-  struct ringcast_writer_options options = {.size = sizeof options,
-                                            .capacity = 1 << 20,
-                                            .readers = (uint32_t)number_of("readers", 8),
-                                            .memory = (uint32_t)number_of("memory", RINGCAST_MEMORY_AUTO)};
+  struct ringcast_writer_options options = {
+      .size = sizeof options,
+      .capacity = 1 << 20,
+      .readers = (uint32_t)number_of("readers", 8),
+      .memory = (uint32_t)number_of("memory", RINGCAST_MEMORY_AUTO)};
   if (has_word("evict")) options.on_death = RINGCAST_EVICT;
   if (has_word("evict-slow")) {
     options.on_slow = RINGCAST_EVICT;
@@ -30,7 +31,8 @@ static long do_ring(void) {
 /* On a failure no handle may be given; one that is open stays open. */
 static long do_gpu_writer(void) {
   struct ringcast_gpu_writer_options options = {.size = (uint32_t)number_of("size", sizeof options),
-                                                .device = (int32_t)number_of("device", (uint64_t)-1),
+                                                .device =
+                                                    (int32_t)number_of("device", (uint64_t)-1),
                                                 .pool_bytes = number_of("pool", 2 << 20),
                                                 .slots = (uint32_t)number_of("slots", 4),
                                                 .flags = (uint32_t)number_of("flags", 0)};
@@ -50,7 +52,8 @@ static long do_writer(void) {
 /* Both, and the reader has opened the pool: by a frame that came by the ring. */
 static long do_pair(void) {
   must(do_writer() == 0);
-  must(do_text("reader") == 0 && do_text("send 0 10") == 0 && do_text("recv 0") == RINGCAST_PLACEMENT_INLINE);
+  must(do_text("reader") == 0 && do_text("send 0 10") == 0 &&
+       do_text("recv 0") == RINGCAST_PLACEMENT_INLINE);
   return 0;
 }
 
@@ -71,7 +74,7 @@ static long do_forge(void) {
 
 static long do_readers(void) { return (long)rc_peer_count(&side.writer->ring.view); }
 
-/* ---- Sending ----------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 struct ringcast_tensor bytes_at(rc_cu_ptr memory, int64_t *shape) {
   return (struct ringcast_tensor){
@@ -92,7 +95,8 @@ static long do_send(void) {
       tensor.shape = square;
       tensor.strides = strides;
     }
-    items[i] = (struct ringcast_gpu_item){.key = "abcdefgh" + i, .key_bytes = 1, .tensor = tensor, .on_device = 1};
+    items[i] = (struct ringcast_gpu_item){
+        .key = "abcdefgh" + i, .key_bytes = 1, .tensor = tensor, .on_device = 1};
   }
   return ringcast_gpu_send(side.gpu_writer, items, count, 0, flags, stream, 0);
 }
@@ -126,7 +130,8 @@ static long do_lease(void) {
 }
 
 /* A frame of one tensor that refers to that place of the pool, reserved and built. */
-static size_t build_frame(const struct ringcast_gpu_extent *lease, uint64_t offset, uint64_t bytes) {
+static size_t build_frame(const struct ringcast_gpu_extent *lease, uint64_t offset,
+                          uint64_t bytes) {
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_span span;
@@ -167,10 +172,12 @@ static long do_commit(void) {
     tensor.ndim = (int32_t)number_of("dims", 1);
     tensor.strides = strides;
   }
-  const struct ringcast_gpu_put put = {.tensor = &tensor, .offset = draft->offset + number_of("at", 0)};
+  const struct ringcast_gpu_put put = {.tensor = &tensor,
+                                       .offset = draft->offset + number_of("at", 0)};
   bool has_bytes = *words->at[2] && !strchr(words->at[2], '=');
   size_t bytes = has_bytes ? NUMBER(2) : draft->bytes;
-  return ringcast_gpu_commit(side.gpu_writer, &draft->lease, &put, option("put") != NULL, stream, bytes);
+  return ringcast_gpu_commit(side.gpu_writer, &draft->lease, &put, option("put") != NULL, stream,
+                             bytes);
 }
 
 static long do_drop(void) {
@@ -191,26 +198,33 @@ static long do_another_slot(void) {
 static long do_abort(void) { return ringcast_writer_abort(side.writer); }
 static long do_wait(void) { return ringcast_gpu_wait(side.gpu_writer, stream); }
 static long do_wait_stream(void) { return ringcast_gpu_stream_wait(0, stream); }
-static long do_attach(void) { return ringcast_gpu_attach(side.gpu_writer, &DRAFT(1)->lease, &DRAFT(2)->lease); }
+static long do_attach(void) {
+  return ringcast_gpu_attach(side.gpu_writer, &DRAFT(1)->lease, &DRAFT(2)->lease);
+}
 
 static long do_allocate(void) {
-  return ringcast_gpu_allocate(side.gpu_writer, NUMBER(2), stream, &DRAFT(1)->where, &DRAFT(1)->lease);
+  return ringcast_gpu_allocate(side.gpu_writer, NUMBER(2), stream, &DRAFT(1)->where,
+                               &DRAFT(1)->lease);
 }
 
 static long do_address(void) {
   uint64_t offset = DRAFT(1)->offset + (*words->at[2] ? NUMBER(2) : 0);
-  return ringcast_gpu_lease_address(side.gpu_writer, &DRAFT(1)->lease, offset, stream, &DRAFT(1)->where);
+  return ringcast_gpu_lease_address(side.gpu_writer, &DRAFT(1)->lease, offset, stream,
+                                    &DRAFT(1)->where);
 }
 
 /* In place of a kernel: bytes of the source go to where the draft's address is. */
-static long do_compute(void) { return cuda->copy_dtod(DRAFT(1)->where, source + NUMBER(2), NUMBER(3), stream); }
+static long do_compute(void) {
+  return cuda->copy_dtod(DRAFT(1)->where, source + NUMBER(2), NUMBER(3), stream);
+}
 
 /* To the host, by the writer or by the process's own call. */
 static long do_fetch(void) {
   static uint8_t host[SOURCE_BYTES];
   int64_t shape[1] = {(int64_t)NUMBER(2)};
   struct ringcast_tensor tensor = bytes_at(source + NUMBER(1), shape);
-  if (strcmp(words->at[0], "copy-back") == 0) return ringcast_gpu_copy_back(0, &tensor, host, stream);
+  if (strcmp(words->at[0], "copy-back") == 0)
+    return ringcast_gpu_copy_back(0, &tensor, host, stream);
   return ringcast_gpu_fetch(side.gpu_writer, &tensor, host, stream);
 }
 
@@ -221,14 +235,17 @@ const struct verb writer_verbs[] = {
     {"pair", do_pair},             /* a writer and a reader that has opened the pool */
     {"forge", do_forge},           /* pool-bytes N, closed N, refusal N: in the device segment */
     {"readers", do_readers},       /* = N: how many the ring has */
-    {"send", do_send},             /* AT BYTES [xN tensors] [pool] [from=LETTER] [transposed] [nowhere] [flags=N] */
-    {"ring-send", do_ring_send},   /* BYTES [tensors] */
+    {"send",
+     do_send}, /* AT BYTES [xN tensors] [pool] [from=LETTER] [transposed] [nowhere] [flags=N] */
+    {"ring-send", do_ring_send}, /* BYTES [tensors] */
     {"overrun", do_overrun},
-    {"lease", do_lease},             /* LETTER BYTES ... */
-    {"draft", do_draft},             /* LETTER BYTES: leases, and builds a frame of it */
-    {"forge-frame", do_forge_frame}, /* BYTES [slot=N] [epoch=N more] [generation=N], or of=LETTER */
-    {"commit", do_commit},           /* LETTER [BYTES of the frame] [put=BYTES [from=AT] [at=N]: one copy] [dims=N] */
-    {"drop", do_drop},               /* LETTER */
+    {"lease", do_lease}, /* LETTER BYTES ... */
+    {"draft", do_draft}, /* LETTER BYTES: leases, and builds a frame of it */
+    {"forge-frame",
+     do_forge_frame}, /* BYTES [slot=N] [epoch=N more] [generation=N], or of=LETTER */
+    {"commit",
+     do_commit}, /* LETTER [BYTES of the frame] [put=BYTES [from=AT] [at=N]: one copy] [dims=N] */
+    {"drop", do_drop}, /* LETTER */
     {"abort", do_abort},
     {"wait", do_wait},
     {"wait-stream", do_wait_stream},

@@ -2,10 +2,11 @@
 """
 What docs/c.md shows is compiled and run, by an installed ringcast.
 
-C and C++ with a main() are whole programs. Other blocks are statements, in a main() with a writer, a reader of the same
-ring and, in C, check(); a comment `<!-- before: ... -->` above such a block is code that runs first. A block `text`
-after one of them is what it prints. Blocks `cmake` are the rest of a CMakeLists.txt, and `sh` is run beside hello.c.
-Blocks `console` are not run: the installation is what lint_installed tests.
+C and C++ with a main() are whole programs. Other blocks are statements, in a main() with a writer,
+a reader of the same ring and, in C, check(); a comment `<!-- before: ... -->` above such a block is
+code that runs first. A block `text` after one of them is what it prints. Blocks `cmake` are the
+rest of a CMakeLists.txt, and `sh` is run beside hello.c. Blocks `console` are not run: the
+installation is what lint_installed tests.
 """
 
 import argparse
@@ -18,7 +19,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "c.md"
-BLOCK = re.compile(r"(?:^<!-- before: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.S | re.M)
+BLOCK = re.compile(
+    r"(?:^<!-- before: ([^\n]*) -->\n)?^```(\w+)\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?",
+    re.S | re.M,
+)
 FRAME = """#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,12 +85,24 @@ int main() {
   }
 }
 """
-SOURCES = ["CMakeLists.txt", "cmake", "include", "ring", "shm", "channel", "gpu", "ringcast.map", "docs/man"]
+SOURCES = [
+    "CMakeLists.txt",
+    "cmake",
+    "include",
+    "ring",
+    "shm",
+    "channel",
+    "gpu",
+    "ringcast.map",
+    "docs/man",
+]
 PROJECT = "cmake_minimum_required(VERSION 3.22)\nproject(hello LANGUAGES C)\n"
 
 
 def output_of(command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, **options
+    )
     if done.returncode != 0:
         raise SystemExit(f"{command}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -99,9 +115,15 @@ class Guide:
         output_of([args.cmake, "--install", args.build, "--prefix", str(prefix)])
         (pkgconfig,) = prefix.rglob("pkgconfig")
         library = str(pkgconfig.parent)
-        self.environment = {**os.environ, "PKG_CONFIG_PATH": str(pkgconfig), "LD_LIBRARY_PATH": library}
+        self.environment = {
+            **os.environ,
+            "PKG_CONFIG_PATH": str(pkgconfig),
+            "LD_LIBRARY_PATH": library,
+        }
         self.environment.update(CMAKE_PREFIX_PATH=str(prefix), CC=args.cc, CFLAGS=args.cflags)
-        self.flags = output_of(["pkg-config", "--cflags", "--libs", "ringcast"], env=self.environment).split()
+        self.flags = output_of(
+            ["pkg-config", "--cflags", "--libs", "ringcast"], env=self.environment
+        ).split()
         self.hello = (ROOT / "examples" / "hello.c").read_text(encoding="utf-8")
 
     def compile(self, line, source, *command):
@@ -137,8 +159,13 @@ class Guide:
         if "add_subdirectory(ringcast)" in code:
             (folder / "ringcast").symlink_to(ROOT)
         unite = "-DCMAKE_UNITY_BUILD=ON"  # which a project around ours may have chosen
-        output_of([self.args.cmake, "-S", str(folder), "-B", str(folder / "build"), unite], env=self.environment)
-        output_of([self.args.cmake, "--build", str(folder / "build"), "--target", "hello", "-j", "2"])
+        output_of(
+            [self.args.cmake, "-S", str(folder), "-B", str(folder / "build"), unite],
+            env=self.environment,
+        )
+        output_of(
+            [self.args.cmake, "--build", str(folder / "build"), "--target", "hello", "-j", "2"]
+        )
         return output_of([str(folder / "build" / "hello")], env=self.environment)
 
     def repository(self, folder):
@@ -147,7 +174,11 @@ class Guide:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copy(ROOT / name, folder / name)
         git = ["git", "-C", str(folder), "-c", "user.name=nobody", "-c", "user.email="]
-        for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "the sources"]):
+        for command in (
+            ["init", "-q", "-b", "main"],
+            ["add", "."],
+            ["commit", "-q", "-m", "the sources"],
+        ):
             output_of([*git, *command])
 
     def sh(self, line, code, before):
@@ -178,9 +209,17 @@ def main():
             if said is not None and wanted is not None and said != wanted:
                 raise SystemExit(f"{PAGE}:{line}: prints\n{said}instead of\n{wanted}")
             run[language] = run.get(language, 0) + 1
-    print("docs/c.md:", ", ".join(f"{count} blocks of {language}" for language, count in run.items()))
-    fences = len(re.findall(r"^```\w+$", text, re.M)) - text.count("\n```text\n") - text.count("\n```console\n")
-    assert sum(run.values()) == fences and set(run) == {"sh", "cmake", "c", "cpp"}, "a block was not run"
+    print(
+        "docs/c.md:", ", ".join(f"{count} blocks of {language}" for language, count in run.items())
+    )
+    fences = (
+        len(re.findall(r"^```\w+$", text, re.M))
+        - text.count("\n```text\n")
+        - text.count("\n```console\n")
+    )
+    assert sum(run.values()) == fences and set(run) == {"sh", "cmake", "c", "cpp"}, (
+        "a block was not run"
+    )
 
 
 if __name__ == "__main__":

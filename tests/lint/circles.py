@@ -46,7 +46,11 @@ def room_of(path):
         return name
     first = INCLUDE.search(path.read_text(encoding="utf-8"))
     header = pathlib.PurePosixPath(first[1] if first else name)
-    return header.with_suffix("").as_posix() if header.parent == pathlib.PurePosixPath(name).parent else name
+    return (
+        header.with_suffix("").as_posix()
+        if header.parent == pathlib.PurePosixPath(name).parent
+        else name
+    )
 
 
 def rooms(folder, calls):
@@ -56,7 +60,10 @@ def rooms(folder, calls):
     for path in files:
         own = room_of(path)
         called = {room_of(ROOT / file) for file in calls.get(f"{folder}/{path.name}", ())}
-        included = {header.removesuffix(".h") for header in INCLUDE.findall(path.read_text(encoding="utf-8"))}
+        included = {
+            header.removesuffix(".h")
+            for header in INCLUDE.findall(path.read_text(encoding="utf-8"))
+        }
         uses[own] |= ((called | included) & set(uses)) - {own}
     return uses
 
@@ -73,7 +80,9 @@ def named_upwards():
 
 def declared(header, symbol):
     """Whether the header, without its comments, declares the symbol."""
-    return header.exists() and re.search(rf"\b{symbol}\b", COMMENT.sub(" ", header.read_text(encoding="utf-8")))
+    return header.exists() and re.search(
+        rf"\b{symbol}\b", COMMENT.sub(" ", header.read_text(encoding="utf-8"))
+    )
 
 
 def undeclared(home):
@@ -95,7 +104,9 @@ def symbols(objects, nm, pattern, root):
         name = file.relative_to(objects).as_posix()[:-2]
         if name.split("/")[0] not in FOLDERS + ROOMS or not (root / name).exists():
             continue  # an object of a file that is gone
-        listed = subprocess.run([nm, "-g", str(file)], check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(
+            [nm, "-g", str(file)], check=True, capture_output=True, text=True
+        ).stdout
         for kind, symbol in re.findall(r"([A-Za-z]) (\w+)$", listed, re.M):
             (used if kind == "U" else defined).setdefault(name, set()).add(symbol)
     return defined, used
@@ -128,7 +139,12 @@ def circle(calls, files):
 def of_the_extension(objects, nm):
     """A complaint for each call upwards, and for each circle."""
     defined, used = symbols(objects, nm, "**/*.c.o", ROOT / EXTENSION)
-    home = {symbol: file for file, names in defined.items() for symbol in names if symbol.startswith("rc_py_")}
+    home = {
+        symbol: file
+        for file, names in defined.items()
+        for symbol in names
+        if symbol.startswith("rc_py_")
+    }
     calls = {}
     for file, names in used.items():
         for symbol in sorted(names & set(home)):

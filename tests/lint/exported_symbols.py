@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three lists must be one: what the shared library exports, the names in ringcast.map, and the RINGCAST_API names of
-the headers. The map names each symbol under its release, so that a change of the ABI shows in review.
+"""Three lists must be one: what the shared library exports, the names in ringcast.map, and the
+RINGCAST_API names of the headers. The map names each symbol under its release, so that a change of
+the ABI shows in review.
 
-And the library stays in memory when a program that has loaded the library as a plugin unloads it (dlclose): the
-library's threads may still run, for a device that reads a ring which was closed."""
+And the library stays in memory when a program that has loaded the library as a plugin unloads it
+(dlclose): the library's threads may still run, for a device that reads a ring which was closed."""
 
 import argparse
 import pathlib
@@ -21,7 +22,9 @@ def without_comments(text):
 
 def exported(library, nm):
     """Each name with the release that it has: name@@RELEASE."""
-    out = subprocess.run([nm, "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        [nm, "-D", "--defined-only", library], check=True, capture_output=True, text=True
+    ).stdout
     symbols = (line.split()[-2:] for line in out.splitlines())
     # Type A: the version node itself.
     return {name for kind, name in symbols if kind != "A"}
@@ -45,7 +48,9 @@ def declared():
 
 
 def stays(library, readelf):
-    out = subprocess.run([readelf, "-d", library], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        [readelf, "-d", library], check=True, capture_output=True, text=True
+    ).stdout
     return any("NODELETE" in line for line in out.splitlines() if "FLAGS_1" in line)
 
 
@@ -56,7 +61,10 @@ def main():
     parser.add_argument("--readelf", default="readelf")
     args = parser.parse_args()
 
-    lists = {"exported by the library": exported(args.library, args.nm), "in ringcast.map": mapped()}
+    lists = {
+        "exported by the library": exported(args.library, args.nm),
+        "in ringcast.map": mapped(),
+    }
     releases = {name.split("@")[0]: name for name in lists["in ringcast.map"]}
     lists["RINGCAST_API in the headers"] = {releases.get(name, name) for name in declared()}
     same = stays(args.library, args.readelf)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of the folders: a C file includes only what stands before it. Prints each include that breaks the order."""
+"""The order of the folders: a C file includes only what stands before it. Prints each include that
+breaks the order."""
 
 import pathlib
 import re
@@ -9,8 +10,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # The public headers are included as "ringcast/x.h", all others as "folder/x.h", from the root.
 ORDER = ["include", "ring", "shm", "channel", "gpu"]
-# Outside of the library: the public headers and their own files; the benchmarks measure by the tools' own means,
-# the doctor reads RINGCAST_DISABLE as the library does, and a Reader of Python decodes ahead within the reader's wait.
+# Outside of the library: the public headers and their own files; the benchmarks measure by the
+# tools' own means, the doctor reads RINGCAST_DISABLE as the library does, and a Reader of Python
+# decodes ahead within the reader's wait.
 OUTSIDE = ["python", "tools", "bench", "examples"]
 ALSO = {"bench": ["tools"], "tools": ["shm/options.h"], "python": ["channel/reader.h"]}
 # Under tests/ anything goes.
@@ -20,7 +22,10 @@ TESTS = ["tests"]
 ROOMS = ["python/extension/tensors", "python/extension/codec", "python/extension/handles"]
 
 # ring/ is arithmetic on the caller's memory: no header that brings a system call or an allocation.
-RING_HEADERS = {f"{name}.h" for name in "assert errno limits math stdatomic stdbool stddef stdint string".split()}
+RING_HEADERS = {
+    f"{name}.h"
+    for name in "assert errno limits math stdatomic stdbool stddef stdint string".split()
+}
 
 SOURCES = {".c", ".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -2,12 +2,13 @@
 """
 Proves the models in this folder with Spin, and that each ordering they rely on is needed.
 
-  models     must be free of errors, and searched to the end
-  mutations  weaken one edge each; Spin must find what breaks
-  controls   the sizes of the mutations with nothing weakened: free of errors, so that it is the weakening that is found
-  spare      weaken what another edge makes good, as docs/memory-order.md says; they must be free of errors, too
+  models     must be free of errors, and searched to the end mutations  weaken one edge each; Spin
+  must find what breaks controls   the sizes of the mutations with nothing weakened: free of errors,
+  so that it is the weakening that is found spare      weaken what another edge makes good, as
+  docs/memory-order.md says; they must be free of errors, too
 
---deep: the larger sizes. --only TEXT: those whose name has TEXT in it. Works in build/model. Exit status 77: no Spin.
+--deep: the larger sizes. --only TEXT: those whose name has TEXT in it. Works in build/model. Exit
+status 77: no Spin.
 """
 
 import argparse
@@ -28,21 +29,33 @@ MODELS = {
     "ring publish": ("FRAMES=4", "FRAMES=6"),
     "ring sizes": ("FRAMES=6 READERS=1 CELLS=6 SIZES", "FRAMES=9 READERS=1 CELLS=6 SIZES"),
     "ring pins": ("FRAMES=6 READERS=1 PINS", "FRAMES=5 PINS"),
-    "ring join": ("FRAMES=5 READERS=1 JOINS=2 LEAVES GRANT=CELLS", "FRAMES=6 READERS=1 JOINS=3 LEAVES GRANT=CELLS"),
+    "ring join": (
+        "FRAMES=5 READERS=1 JOINS=2 LEAVES GRANT=CELLS",
+        "FRAMES=6 READERS=1 JOINS=3 LEAVES GRANT=CELLS",
+    ),
     "ring join-two": ("FRAMES=3 JOINS=1 SLOTS=1 LEAVES", "FRAMES=4 JOINS=2 SLOTS=1 LEAVES"),
     "ring join-beside": ("FRAMES=2 JOINS=1", "FRAMES=3 JOINS=1 LEAVES"),
-    "ring latest": ("FRAMES=5 READERS=1 JOINS=1 LATEST", "FRAMES=6 READERS=1 JOINS=2 LEAVES LATEST"),
+    "ring latest": (
+        "FRAMES=5 READERS=1 JOINS=1 LATEST",
+        "FRAMES=6 READERS=1 JOINS=2 LEAVES LATEST",
+    ),
     "ring reader-dies": ("FRAMES=3 JOINS=1 SLOTS=1 DEATHS=1", "FRAMES=4 DEATHS=1"),
     "ring writer-dies": ("FRAMES=2 KILL_WRITER", "FRAMES=4 KILL_WRITER"),
     "ring evict": ("FRAMES=5 READERS=1 JOINS=3 EVICTIONS=2", "FRAMES=5 EVICTIONS=2"),
-    "ring evict-two": ("FRAMES=4 JOINS=1 SLOTS=1 EVICTIONS=1", "FRAMES=5 JOINS=2 SLOTS=1 EVICTIONS=1"),
+    "ring evict-two": (
+        "FRAMES=4 JOINS=1 SLOTS=1 EVICTIONS=1",
+        "FRAMES=5 JOINS=2 SLOTS=1 EVICTIONS=1",
+    ),
     "ring evict-dies": (
         "FRAMES=4 READERS=1 JOINS=2 EVICTIONS=1 DEATHS=1",
         "FRAMES=3 JOINS=1 SLOTS=1 EVICTIONS=1 DEATHS=1",
     ),
     "event data": ("ROUNDS=2 SLEEPERS=2", "ROUNDS=4 SLEEPERS=2"),
     "event room": ("ROUNDS=2 SIGNALLERS=2 WANTED", "ROUNDS=4 SIGNALLERS=2 WANTED"),
-    "event unfenced": ("ROUNDS=2 SIGNALLERS=2 WANTED UNFENCED", "ROUNDS=3 SIGNALLERS=2 WANTED UNFENCED"),
+    "event unfenced": (
+        "ROUNDS=2 SIGNALLERS=2 WANTED UNFENCED",
+        "ROUNDS=3 SIGNALLERS=2 WANTED UNFENCED",
+    ),
     "event timeouts": ("ROUNDS=2 SLEEPERS=2 TIMEOUTS=1", "ROUNDS=3 SLEEPERS=2 TIMEOUTS=2"),
     "event cancel": ("ROUNDS=1 CANCEL", "ROUNDS=2 SLEEPERS=2 CANCEL"),
     "newest tags": ("FRAMES=4", "FRAMES=7"),
@@ -126,7 +139,11 @@ MUTATIONS = {
     "device CLOSE": "FRAMES=3 LIVES=2",
     "device X1": "FRAMES=3 KILL_WRITER",
 }
-SPARE = {"ring L1": EVICTED, "spill S1": "FRAMES=3 EVICT", "event E1+E6": "ROUNDS=2 SIGNALLERS=2 WANTED"}
+SPARE = {
+    "ring L1": EVICTED,
+    "spill S1": "FRAMES=3 EVICT",
+    "event E1+E6": "ROUNDS=2 SIGNALLERS=2 WANTED",
+}
 
 
 def controls(deep):
@@ -142,7 +159,8 @@ def controls(deep):
 
 
 def compiler(deep):
-    """Most are searched in less time than they are compiled in, and clang compiles them in half of gcc's."""
+    """Most are searched in less time than they are compiled in, and clang compiles them in half of
+    gcc's."""
     return ["cc", "-O2"] if deep else ["clang" if shutil.which("clang") else "cc", "-O0"]
 
 
@@ -166,11 +184,19 @@ class Run:
         source = os.path.relpath(HERE / f"{self.model}.pml", self.folder)
         said = (
             self.call("spin", "-a", *[f"-D{flag}" for flag in self.flags], source)
-            or self.call(*compiler(self.deep), "-w", "-DSAFETY", "-DMEMLIM=8000", "-o", "pan", "pan.c")
-            or self.call("./pan", "-m20000", "-w18" if self.kind == "mutation" else "-w24", report=True)
+            or self.call(
+                *compiler(self.deep), "-w", "-DSAFETY", "-DMEMLIM=8000", "-o", "pan", "pan.c"
+            )
+            or self.call(
+                "./pan", "-m20000", "-w18" if self.kind == "mutation" else "-w24", report=True
+            )
         )
         self.judge(said)
-        print(f"{self.kind:<9} {self.name:<18} {self.outcome():<72} {time.monotonic() - began:5.1f} s", flush=True)
+        print(
+            f"{self.kind:<9} {self.name:<18} {self.outcome():<72} {time.monotonic() - began:5.1f} "
+            f"s",
+            flush=True,
+        )
         if self.wrong and not said:
             print("\n".join("    " + line for line in self.report.splitlines()[-14:]), flush=True)
         return not self.wrong
@@ -178,7 +204,12 @@ class Run:
     def call(self, *command, report=False):
         """Runs it. What went wrong, in words; nothing if nothing."""
         done = subprocess.run(
-            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         if report:
             self.report = done.stdout
@@ -202,12 +233,19 @@ class Run:
 
     def judge(self, said):
         found, errors = self.found(), self.number(r"errors: (\d+)")
-        # Out of memory, out of depth, or killed: all of these say so, or leave the count of errors out.
-        partial = "Search not completed" in self.report or "search depth too small" in self.report or errors is None
+        # Out of memory, out of depth, or killed: all of these say so, or leave the count of errors
+        # out.
+        partial = (
+            "Search not completed" in self.report
+            or "search depth too small" in self.report
+            or errors is None
+        )
         if said:
             self.wrong = said
         elif self.kind == "mutation":
-            known = found and (found == "a wait that never ends" or not found.startswith("assertion violated"))
+            known = found and (
+                found == "a wait that never ends" or not found.startswith("assertion violated")
+            )
             self.wrong = "" if known else f"NOT CAUGHT: {found}" if found else "NOT CAUGHT"
         elif found or errors:
             self.wrong = f"ERROR: {found}"
@@ -225,7 +263,9 @@ class Run:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--deep", action="store_true")
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
@@ -246,7 +286,8 @@ def main():
     caught = sum(good for run, good in zip(runs, well) if run.kind == "mutation")
     mutations = sum(run.kind == "mutation" for run in runs)
     print(
-        f"{sum(run.kind == 'model' for run in runs)} models, {states} states; {caught} of {mutations} mutations "
+        f"{sum(run.kind == 'model' for run in runs)} models, {states} states; {caught} of "
+        f"{mutations} mutations "
         f"caught; {well.count(False)} failed; {time.monotonic() - began:.0f} s"
     )
     return 1 if not well or False in well else 0

@@ -2,22 +2,24 @@
 /*
  *   gpu_kill [--rounds N] [--seed N] [--only POINT]
  *
- * A writer and two readers of device tensors, with the fake driver; one of them is killed, or stopped for a moment, at
- * each of the named points of the device pool (gpu/pool.h), or at one, in so many rounds.
- * After the writer's death the readers' streams are released and both are told; after a reader's, the writer and the
- * other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes its
- * place. Whatever came whole is right, no party hangs or crashes, and a party that lives leaves nothing behind.
+ * A writer and two readers of device tensors, with the fake driver; one of them is killed, or
+ * stopped for a moment, at each of the named points of the device pool (gpu/pool.h), or at one, in
+ * so many rounds. After the writer's death the readers' streams are released and both are told;
+ * after a reader's, the writer and the other reader go on, by the pool again as soon as the dead
+ * one's place in the ring is free, and a new reader takes its place. Whatever came whole is right,
+ * no party hangs or crashes, and a party that lives leaves nothing behind.
  *
  *   gpu_kill --faults
  *
- * A writer and a reader, and each call of the driver fails once: the first, then the second, until a run has no
- * failure. First in the writer, then in the reader; first as a call that fails, then as one after which nothing works
- * any more. A call that fails comes out as an error with words, after which the same goes when it is tried again, or is
- * made up for; what has come is right; the other process does not notice. Nothing hangs and nothing is left behind, but
- * for what the call that failed was to give back.
+ * A writer and a reader, and each call of the driver fails once: the first, then the second, until
+ * a run has no failure. First in the writer, then in the reader; first as a call that fails, then
+ * as one after which nothing works any more. A call that fails comes out as an error with words,
+ * after which the same goes when it is tried again, or is made up for; what has come is right; the
+ * other process does not notice. Nothing hangs and nothing is left behind, but for what the call
+ * that failed was to give back.
  *
- * Frame number n holds n itself and a tensor of the device whose bytes follow from n. What went wrong in a child is
- * told by its exit status.
+ * Frame number n holds n itself and a tensor of the device whose bytes follow from n. What went
+ * wrong in a child is told by its exit status.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -35,9 +37,23 @@
 #include "tests/support/suite.h"
 
 enum { WRITER, STRUCK, OTHER, PARTIES, READER = STRUCK /* the only one, of the faults */ };
-enum { BYTES = 4000, HANG_S = 600, LOOKS = 100000 }; /* only a hang takes so long, however busy the machine is */
-enum { FRAMES = 4 /* by the ring, and three by the pool */, TRANSIENT = 999, FOR_GOOD = 700, MOST_SHARES = 12 };
-enum { LIFE = 25 /* frames */, POOL_LIFE = 40, ENOUGH = 3, MOST_LOOKS = 1000 * (HANG_S + 60) /* of 1 ms or more */ };
+enum {
+  BYTES = 4000,
+  HANG_S = 600,
+  LOOKS = 100000
+}; /* only a hang takes so long, however busy the machine is */
+enum {
+  FRAMES = 4 /* by the ring, and three by the pool */,
+  TRANSIENT = 999,
+  FOR_GOOD = 700,
+  MOST_SHARES = 12
+};
+enum {
+  LIFE = 25 /* frames */,
+  POOL_LIFE = 40,
+  ENOUGH = 3,
+  MOST_LOOKS = 1000 * (HANG_S + 60) /* of 1 ms or more */
+};
 
 static struct board {
   char handle[128];
@@ -45,13 +61,14 @@ static struct board {
   _Atomic uint32_t armed[PARTIES]; /* a point, and 1 */
   _Atomic int passes[PARTIES];     /* how often it is passed before */
   _Atomic bool struck[PARTIES];
-  _Atomic uint32_t by_pool[PARTIES];           /* frames since it attached last, by the party in the place now */
+  _Atomic uint32_t
+      by_pool[PARTIES]; /* frames since it attached last, by the party in the place now */
   _Atomic uint64_t compared, compared_of_pool; /* frames that came whole, in all the rounds */
   char failed[PARTIES][48];                    /* by a fault: the call */
   uint32_t whole, errors;
 } * board;
 
-/* ---- The life of a party ----------------------------------------------------------------------------------------- */
+/* ---- The life of a party --------------------------------------------------------------------- */
 
 static const char *party = "";
 
@@ -69,8 +86,8 @@ static pid_t start_party(void (*be)(void)) {
   _exit(0);
 }
 
-/* Returns how many descriptors there are, for await_nothing_left. A stream that is only late must not count as one that
- * hangs, as the library leaves that stream's memory as it is. */
+/* Returns how many descriptors there are, for await_nothing_left. A stream that is only late must
+ * not count as one that hangs, as the library leaves that stream's memory as it is. */
 static int begin_party(const char *name) {
   party = name;
   rc_semaphore_patience_ns = (int64_t)HANG_S * 1000000000;
@@ -79,11 +96,13 @@ static int begin_party(const char *name) {
   return open_descriptors();
 }
 
-/* Calls that give something back, and those without which no call can: their failure leaves something behind. */
+/* Calls that give something back, and those without which no call can: their failure leaves
+ * something behind. */
 static bool may_leave(const char *failed) {
-  static const char *const names[] = {"cuMemFree",           "cuMemFreeHost",   "cuIpcCloseMemHandle",
-                                      "cuMemHostUnregister", "cuStreamDestroy", "cuCtxPushCurrent",
-                                      "cuCtxGetCurrent",     "cuCtxPopCurrent", "cuDevicePrimaryCtxRelease"};
+  static const char *const names[] = {
+      "cuMemFree",           "cuMemFreeHost",   "cuIpcCloseMemHandle",
+      "cuMemHostUnregister", "cuStreamDestroy", "cuCtxPushCurrent",
+      "cuCtxGetCurrent",     "cuCtxPopCurrent", "cuDevicePrimaryCtxRelease"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (strcmp(names[i], failed) == 0) return true;
   return false;
@@ -96,19 +115,20 @@ static void await_nothing_left(int files) {
   for (int look = 0;; look++) {
     rc_exported_tidy(rc_gpu_close_ns);
     bool clean = open_descriptors() == files && ring_mappings() == 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) clean &= fake_cuda()->live(kinds[i]) == 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+      clean &= fake_cuda()->live(kinds[i]) == 0;
     if (clean || may_leave(fake_cuda()->failed())) return;
     if (look == LOOKS) break;
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   }
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     fprintf(stderr, "left: %ld %s\n", fake_cuda()->live(kinds[i]), kinds[i]);
-  fprintf(stderr, "left: %d descriptors, %d mappings; %s had failed\n", open_descriptors() - files, ring_mappings(),
-          fake_cuda()->failed());
+  fprintf(stderr, "left: %d descriptors, %d mappings; %s had failed\n", open_descriptors() - files,
+          ring_mappings(), fake_cuda()->failed());
   _exit(4);
 }
 
-/* ---- A device of the party's own --------------------------------------------------------------------------------- */
+/* ---- A device of the party's own ------------------------------------------------------------- */
 
 struct device {
   const struct rc_cuda *cuda; /* NULL: it could not be had */
@@ -134,13 +154,14 @@ static void close_device(struct device *own) {
   const struct rc_cuda *cuda = own->cuda;
   rc_cu_context left;
   if (!cuda) return;
-  if (own->stream && cuda->stream_destroy(own->stream) == TRANSIENT) cuda->stream_destroy(own->stream);
+  if (own->stream && cuda->stream_destroy(own->stream) == TRANSIENT)
+    cuda->stream_destroy(own->stream);
   if (own->memory && cuda->mem_free(own->memory) == TRANSIENT) cuda->mem_free(own->memory);
   if (cuda->ctx_pop(&left) == TRANSIENT) cuda->ctx_pop(&left);
   if (cuda->primary_release(0) == TRANSIENT) cuda->primary_release(0);
 }
 
-/* ---- Sending ----------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 static int said(int rc) {
   if (rc == 0 || strlen(ringcast_last_error()) > 8) return rc;
@@ -148,7 +169,8 @@ static int said(int rc) {
   _exit(1);
 }
 
-/* Fills the device memory of the sender, in the order of its stream. False: its device is broken. */
+/* Fills the device memory of the sender, in the order of its stream. False: its device is
+ * broken. */
 static bool fill_frame(struct device *own, uint64_t number) {
   static uint8_t bytes[BYTES];
   pattern_fill(bytes, sizeof bytes, number);
@@ -165,7 +187,7 @@ static int send_frame(ringcast_gpu_writer *gpu, struct device *own, uint64_t num
   return said(ringcast_gpu_send(gpu, items, 2, 0, 0, own->stream, RINGCAST_FOREVER));
 }
 
-/* ---- Receiving --------------------------------------------------------------------------------------------------- */
+/* ---- Receiving ------------------------------------------------------------------------------- */
 
 struct received {
   uint64_t number;
@@ -188,13 +210,15 @@ static void compare(ringcast_gpu_reader *gpu, struct device *own, struct receive
   if (out->failed != 0) return;
   out->whole = pattern_matches(found, sizeof found, out->number);
   if (out->whole) return;
-  fprintf(stderr, "CORRUPT: frame %" PRIu64 ", by %s\n", out->number, out->by_pool ? "pool" : "ring");
+  fprintf(stderr, "CORRUPT: frame %" PRIu64 ", by %s\n", out->number,
+          out->by_pool ? "pool" : "ring");
   _exit(3);
 }
 
 /* Every other frame of the pool is read where it lies. */
-static void take_tensor(ringcast_gpu_reader *gpu, struct device *own, struct ringcast_gpu_take *take,
-                        const struct ringcast_item *item, struct received *out) {
+static void take_tensor(ringcast_gpu_reader *gpu, struct device *own,
+                        struct ringcast_gpu_take *take, const struct ringcast_item *item,
+                        struct received *out) {
   ringcast_gpu_hold *hold = NULL;
   ringcast_device_ptr where;
   out->by_pool = item->placement == RINGCAST_PLACEMENT_POOL;
@@ -202,7 +226,8 @@ static void take_tensor(ringcast_gpu_reader *gpu, struct device *own, struct rin
     note(out, ringcast_gpu_copy_out(gpu, take, item, own->memory));
   } else {
     note(out, ringcast_gpu_map(gpu, take, item, &where, &hold));
-    if (out->failed == 0 && !twice(own->cuda->copy_dtod(own->memory, where, item->bytes, own->stream)))
+    if (out->failed == 0 &&
+        !twice(own->cuda->copy_dtod(own->memory, where, item->bytes, own->stream)))
       out->failed = -EIO;
   }
   note(out, ringcast_gpu_end(gpu, take));
@@ -218,11 +243,13 @@ static int receive_frame(ringcast_gpu_reader *gpu, struct device *own, struct re
   int rc = said(ringcast_gpu_next(gpu, RINGCAST_FOREVER, &frame));
   if (rc != 0) return rc;
   child_must(ringcast_frame_open(&opened, frame.data, frame.bytes) == 0);
-  child_must(ringcast_frame_item(&opened, 0, &number) == 0 && ringcast_frame_item(&opened, 1, &tensor) == 0);
+  child_must(ringcast_frame_item(&opened, 0, &number) == 0 &&
+             ringcast_frame_item(&opened, 1, &tensor) == 0);
   *out = (struct received){0};
   memcpy(&out->number, number.data, sizeof out->number);
   rc = said(ringcast_gpu_begin(gpu, &frame, own->stream, &take));
-  if (rc == -EIO) rc = ringcast_gpu_begin(gpu, &frame, own->stream, &take); /* the frame is still held */
+  if (rc == -EIO)
+    rc = ringcast_gpu_begin(gpu, &frame, own->stream, &take); /* the frame is still held */
   note(out, rc);
   if (rc != 0) {
     said(ringcast_gpu_release(gpu, &frame));
@@ -233,7 +260,7 @@ static int receive_frame(ringcast_gpu_reader *gpu, struct device *own, struct re
   return 0;
 }
 
-/* ---- Parties that are struck ------------------------------------------------------------------------------------- */
+/* ---- Parties that are struck ----------------------------------------------------------------- */
 
 static const struct {
   const char *name;
@@ -252,7 +279,8 @@ static int me = -1, signal_number;
 
 void rc_test_point(unsigned point) {
   if (me < 0 || atomic_load(&board->armed[me]) != (uint32_t)point + 1) return;
-  if (atomic_fetch_sub(&board->passes[me], 1) != 0) return; /* of threads that come by together one is struck */
+  if (atomic_fetch_sub(&board->passes[me], 1) != 0)
+    return; /* of threads that come by together one is struck */
   atomic_store(&board->armed[me], 0);
   atomic_store(&board->struck[me], true);
   if (me == WRITER && signal_number == SIGKILL) atomic_store(&board->writer_dies, true);
@@ -313,8 +341,11 @@ static bool live_once(struct device *own) {
     rc = receive_frame(gpu, own, &received);
     if (rc != 0) break;
     bool passed_over = is_first && received.failed == -ECONNABORTED;
-    bool fine = received.whole || passed_over || (received.failed == -EPIPE && atomic_load(&board->writer_dies));
-    if (!fine) fprintf(stderr, "frame %" PRIu64 ": %d (%s)\n", received.number, received.failed, ringcast_last_error());
+    bool fine = received.whole || passed_over ||
+                (received.failed == -EPIPE && atomic_load(&board->writer_dies));
+    if (!fine)
+      fprintf(stderr, "frame %" PRIu64 ": %d (%s)\n", received.number, received.failed,
+              ringcast_last_error());
     child_must(fine);
     is_first &= !received.by_pool;
     atomic_fetch_add(&board->by_pool[me], received.whole && received.by_pool);
@@ -338,7 +369,7 @@ static void be_a_reader(void) {
   await_nothing_left(files);
 }
 
-/* ---- Strikes ----------------------------------------------------------------------------------------------------- */
+/* ---- Strikes --------------------------------------------------------------------------------- */
 
 static pid_t pids[PARTIES];
 static uint64_t seed = 1;
@@ -361,8 +392,8 @@ static void must(bool is_true, const char *what) {
   fprintf(stderr, "gpu_kill: at %s by signal %d: %s\n", points[point].name, signal_number, what);
   for (int i = 0; i < PARTIES; i++) {
     if (pids[i] <= 0) continue;
-    fprintf(stderr, "  party %d: pid %d, %c, %u frames by the pool since the last question\n", i, (int)pids[i],
-            state_of(pids[i]), atomic_load(&board->by_pool[i]));
+    fprintf(stderr, "  party %d: pid %d, %c, %u frames by the pool since the last question\n", i,
+            (int)pids[i], state_of(pids[i]), atomic_load(&board->by_pool[i]));
     kill(pids[i], SIGKILL);
   }
   exit(1);
@@ -378,7 +409,8 @@ static bool was_struck(int who, int status) {
   if (WIFSTOPPED(status)) return true;
   pids[who] = 0;
   must(!WIFEXITED(status) || WEXITSTATUS(status) == 0, "a party has failed");
-  must(WIFEXITED(status) || (WTERMSIG(status) == signal_number && board->struck[who]), "a party has crashed");
+  must(WIFEXITED(status) || (WTERMSIG(status) == signal_number && board->struck[who]),
+       "a party has crashed");
   return !WIFEXITED(status);
 }
 
@@ -457,13 +489,13 @@ static int strike_all(uint64_t rounds, const char *only) {
     }
   }
   if (strikes == 0) return 2; /* there is no such point */
-  printf("gpu_kill: %" PRIu64 " strikes at %d points, seed %" PRIu64 ": %" PRIu64 " frames compared, %" PRIu64
-         " of them by the pool; nothing wrong\n",
+  printf("gpu_kill: %" PRIu64 " strikes at %d points, seed %" PRIu64 ": %" PRIu64
+         " frames compared, %" PRIu64 " of them by the pool; nothing wrong\n",
          strikes, *only ? 1 : POINTS, first_seed, board->compared, board->compared_of_pool);
   return 0;
 }
 
-/* ---- Faults ------------------------------------------------------------------------------------------------------ */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
 static struct {
   int victim, result;
@@ -500,7 +532,8 @@ static void end_side(int who, struct device *own, int files) {
 /* One frame after the other: each has been received before the next. */
 static void send_all(ringcast_gpu_writer *gpu, struct device *own) {
   for (uint64_t number = 0; number < FRAMES; number++) {
-    bool is_sent = fill_frame(own, number) && (send_frame(gpu, own, number) == 0 || send_frame(gpu, own, number) == 0);
+    bool is_sent = fill_frame(own, number) &&
+                   (send_frame(gpu, own, number) == 0 || send_frame(gpu, own, number) == 0);
     child_must(is_sent || is_broken(WRITER));
     if (!is_sent) return;
     await(run.received);
@@ -508,8 +541,10 @@ static void send_all(ringcast_gpu_writer *gpu, struct device *own) {
 }
 
 static void be_the_sender(void) {
-  const struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .readers = 2};
-  const struct ringcast_gpu_writer_options pool = {.size = sizeof pool, .pool_bytes = 2 << 20, .slots = 4};
+  const struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 65536, .readers = 2};
+  const struct ringcast_gpu_writer_options pool = {
+      .size = sizeof pool, .pool_bytes = 2 << 20, .slots = 4};
   struct device own;
   ringcast_writer *writer;
   ringcast_gpu_writer *gpu = NULL;
@@ -569,8 +604,11 @@ static void be_the_receiver(void) {
 
 static void must_hold(bool is_true, const char *what) {
   if (is_true) return;
-  fprintf(stderr, "gpu_kill --faults: call %ld of the %s gave %d: %s; %u frames came, %u of them not whole\n", run.call,
-          run.victim == WRITER ? "writer" : "reader", run.result, what, board->whole + board->errors, board->errors);
+  fprintf(
+      stderr,
+      "gpu_kill --faults: call %ld of the %s gave %d: %s; %u frames came, %u of them not whole\n",
+      run.call, run.victim == WRITER ? "writer" : "reader", run.result, what,
+      board->whole + board->errors, board->errors);
   exit(1);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 64 bytes sent and read, `argv[1]` times, by ringcast.hpp or (-DPLAIN) by the C API: tests/lint/hpp_cost.sh counts the
- * instructions. Both check every result and release by a call. */
+/* 64 bytes sent and read, `argv[1]` times, by ringcast.hpp or (-DPLAIN) by the C API:
+ * tests/lint/hpp_cost.sh counts the instructions. Both check every result and release by a call. */
 #include <cstdlib>
 
 #include "ringcast/ringcast.hpp"
@@ -13,7 +13,8 @@ int main(int, char **argv) {
   for (long left = std::atol(argv[1]); left > 0; left--) {
 #ifdef PLAIN
     ringcast_frame frame;
-    if (ringcast_writer_send(writer.get(), message, sizeof message, RINGCAST_KIND_BYTES, RINGCAST_FOREVER) < 0)
+    if (ringcast_writer_send(writer.get(), message, sizeof message, RINGCAST_KIND_BYTES,
+                             RINGCAST_FOREVER) < 0)
       return 1;
     if (ringcast_reader_next(reader.get(), RINGCAST_FOREVER, &frame) < 0) return 1;
     sum += *static_cast<const unsigned char *>(frame.data) + frame.bytes;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One writer, some readers, frames in sequence, as fast as it goes: each reader checks the number, the length and every
- * byte of every frame. What is counted is what all readers have released after they checked it.
+ * One writer, some readers, frames in sequence, as fast as it goes: each reader checks the number,
+ * the length and every byte of every frame. What is counted is what all readers have released after
+ * they checked it.
  *
  *   soak_frames [--frames N] [--seconds N] [--readers N] [--quiet]
  *
- * It ends when either is used up. Exit status 1 if a frame was wrong, a party ended as it should not, or none got on
- * for a minute.
+ * It ends when either is used up. Exit status 1 if a frame was wrong, a party ended as it should
+ * not, or none got on for a minute.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,16 +46,17 @@ struct board {
 static struct board *board;
 static uint64_t frames = UINT64_MAX;
 
-/* ---- Frames ----------------------------------------------------------------------------------------------------- */
+/* ---- Frames ---------------------------------------------------------------------------------- */
 
-/* Mostly 8 to 36 bytes, the same for some in a row; one in 4096 up to 8 KiB, one in 4 million beside the ring. */
+/* Mostly 8 to 36 bytes, the same for some in a row; one in 4096 up to 8 KiB, one in 4 million
+ * beside the ring. */
 static size_t bytes_of(uint64_t number) {
   if ((number & 4095) != 4095) return 8 + (number >> 7 & 7) * (number >> 10 & 1) * 4;
   uint64_t random = pattern_word(number, 0) >> 20;
   return (number & 0x3fffff) == 0x3fffff ? CAPACITY + random % CAPACITY : 8 + random % 8184;
 }
 
-/* ---- Parties ---------------------------------------------------------------------------------------------------- */
+/* ---- Parties --------------------------------------------------------------------------------- */
 
 static int fail(const char *who, uint64_t number, const char *what) {
   fprintf(stderr, "soak_frames: %s, at frame %" PRIu64 ": %s\n", who, number, what);
@@ -99,9 +101,11 @@ static int be_reader(const char *handle, struct count *count) {
   for (; (result = ringcast_reader_next(reader, RINGCAST_FOREVER, &frame)) == 0; number++) {
     if (frame.bytes != bytes_of(number) || frame.kind != (uint16_t)number)
       return fail("reader", number, "another frame");
-    if (!pattern_matches(frame.data, frame.bytes, number)) return fail("reader", number, "a byte is wrong");
+    if (!pattern_matches(frame.data, frame.bytes, number))
+      return fail("reader", number, "a byte is wrong");
     count->bytes += frame.bytes;
-    if (ringcast_reader_release(reader, &frame) != 0) return fail("reader", number, ringcast_last_error());
+    if (ringcast_reader_release(reader, &frame) != 0)
+      return fail("reader", number, ringcast_last_error());
     if (number % TELL_EVERY == 0) tell(count, number + 1);
   }
   tell(count, number);
@@ -127,14 +131,18 @@ static pid_t start_writer(uint32_t readers) {
     bool there = pid > 0 && read(ends[0], handle, sizeof handle) == sizeof handle;
     close(ends[0]);
     close(ends[1]);
-    for (uint32_t i = 0; there && i < readers; i++) there = start_reader(handle, &board->participants[i]) > 0;
+    for (uint32_t i = 0; there && i < readers; i++)
+      there = start_reader(handle, &board->participants[i]) > 0;
     return there ? pid : -1;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = CAPACITY, .readers = readers, .spill_bytes = (uint64_t)64 << 20};
+  const struct ringcast_writer_options options = {.size = sizeof options,
+                                                  .capacity = CAPACITY,
+                                                  .readers = readers,
+                                                  .spill_bytes = (uint64_t)64 << 20};
   ringcast_writer *writer;
-  if (ringcast_writer_create_ex(&options, &writer) != 0) _exit(fail("writer", 0, ringcast_last_error()));
+  if (ringcast_writer_create_ex(&options, &writer) != 0)
+    _exit(fail("writer", 0, ringcast_last_error()));
   strcpy(handle, ringcast_writer_handle(writer));
   if (write(ends[1], handle, sizeof handle) != sizeof handle) _exit(1);
   int result = be_writer(writer, readers);
@@ -142,7 +150,7 @@ static pid_t start_writer(uint32_t readers) {
   _exit(result);
 }
 
-/* ---- The whole -------------------------------------------------------------------------------------------------- */
+/* ---- The whole ------------------------------------------------------------------------------- */
 
 static double now_s(void) {
   struct timespec now;
@@ -166,7 +174,8 @@ static uint64_t steps_of_all(void) {
   return sum;
 }
 
-/* Until all have ended: a progress line every ten seconds, the sign to stop when the time is up. How many failed. */
+/* Until all have ended: a progress line every ten seconds, the sign to stop when the time is up.
+ * How many failed. */
 static int watch(uint32_t readers, double seconds, bool quiet) {
   double began = now_s(), next = 10, moved = 0;
   uint64_t steps = 0;
@@ -190,8 +199,8 @@ static int watch(uint32_t readers, double seconds, bool quiet) {
       return fail("all", checked_by_all(readers), "nobody has got on for a minute: it hangs");
     if (passed >= next && !quiet) {
       uint64_t done = checked_by_all(readers);
-      printf("soak_frames: %5.0f s  %.3e frames in sequence, %.1f million/s\n", passed, (double)done,
-             (double)done / passed / 1e6);
+      printf("soak_frames: %5.0f s  %.3e frames in sequence, %.1f million/s\n", passed,
+             (double)done, (double)done / passed / 1e6);
       fflush(stdout);
       next += 10;
     }
@@ -201,16 +210,19 @@ static int watch(uint32_t readers, double seconds, bool quiet) {
 }
 
 static int summarise(uint32_t readers, int failed, double took) {
-  uint64_t done = checked_by_all(readers), sent = board->participants[MOST_READERS].frames, sum = 0, bytes = 0;
+  uint64_t done = checked_by_all(readers), sent = board->participants[MOST_READERS].frames, sum = 0,
+           bytes = 0;
   bool fine = failed == 0 && done == sent && board->participants[MOST_READERS].fine;
   for (uint32_t i = 0; i < readers; i++) {
     sum += board->participants[i].frames;
     bytes += board->participants[i].bytes;
     fine &= board->participants[i].fine && board->participants[i].frames == sent;
   }
-  printf("soak_frames: %" PRIu64 " frames sent in sequence, %" PRIu64 " checked by each of %u readers (%" PRIu64
-         " checks, %" PRIu64 " MiB), %.0f s, %.1f million/s: %s\n",
-         sent, done, readers, sum, bytes >> 20, took, (double)done / took / 1e6, fine ? "all whole" : "FAILED");
+  printf("soak_frames: %" PRIu64 " frames sent in sequence, %" PRIu64
+         " checked by each of %u readers (%" PRIu64 " checks, %" PRIu64
+         " MiB), %.0f s, %.1f million/s: %s\n",
+         sent, done, readers, sum, bytes >> 20, took, (double)done / took / 1e6,
+         fine ? "all whole" : "FAILED");
   return fine ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -218,7 +230,8 @@ static uint64_t number_of(const char *option, const char *text) {
   char *end = NULL;
   double number = text ? strtod(text, &end) : 0; /* 1e10, too */
   if (text && end != text && *end == '\0' && number >= 1 && number <= 1e18) return (uint64_t)number;
-  fprintf(stderr, "soak_frames: %s takes a whole number of 1 or more, not '%s'\n", option, text ? text : "");
+  fprintf(stderr, "soak_frames: %s takes a whole number of 1 or more, not '%s'\n", option,
+          text ? text : "");
   exit(2);
 }
 
@@ -235,7 +248,8 @@ int main(int count, char **words) {
     else if (strcmp(word, "--seconds") == 0) seconds = (double)number_of(word, words[++i]);
     else if (strcmp(word, "--readers") == 0) readers = (uint32_t)number_of(word, words[++i]);
     else {
-      fprintf(stderr, "usage: soak_frames [--frames N] [--seconds N] [--readers 1..%d] [--quiet]\n", MOST_READERS);
+      fprintf(stderr, "usage: soak_frames [--frames N] [--seconds N] [--readers 1..%d] [--quiet]\n",
+              MOST_READERS);
       return 2;
     }
   }

@@ -45,7 +45,8 @@ static void write_stream(ringcast_writer *writer, const struct stream *stream) {
   for (uint64_t n = 0; n < stream->frames; n++) {
     struct ringcast_span span;
     size_t bytes = pattern_bytes(n, stream->most);
-    size_t estimate = bytes + bytes / 4 <= stream->most ? bytes + bytes / 4 : bytes; /* trimmed at commit */
+    size_t estimate =
+        bytes + bytes / 4 <= stream->most ? bytes + bytes / 4 : bytes; /* trimmed at commit */
     ck_assert_int_eq(ringcast_writer_reserve(writer, estimate, RINGCAST_FOREVER, &span), 0);
     pattern_fill(span.data, bytes, n);
     ck_assert_int_eq(ringcast_writer_commit(writer, bytes, (uint16_t)n), 0);
@@ -56,8 +57,10 @@ static void broadcast(uint32_t readers, uint64_t capacity, uint64_t frames, int6
   pid_t children[8];
   ringcast_writer *writer = writer_of(.capacity = capacity, .spin_ns = spin_ns);
   struct ringcast_info info = info_of(writer);
-  struct stream stream = {
-      .handle = ringcast_writer_handle(writer), .frames = frames, .most = (size_t)info.ring_frame, .spin_ns = spin_ns};
+  struct stream stream = {.handle = ringcast_writer_handle(writer),
+                          .frames = frames,
+                          .most = (size_t)info.ring_frame,
+                          .spin_ns = spin_ns};
   for (uint32_t i = 0; i < readers; i++) children[i] = start_child(read_stream, &stream);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER), (int)readers);
   write_stream(writer, &stream);
@@ -74,7 +77,7 @@ LOOP_TEST(rings_of_all_sizes_and_both_ways_of_waiting, 0, 8) {
   broadcast(3, capacities[_i / 2], (uint64_t)share_of(SOME / 4), _i % 2 ? -1 : 0);
 }
 
-/* ---- Coming and going while frames fly -------------------------------------------------------------------------- */
+/* ---- Coming and going while frames fly ------------------------------------------------------- */
 
 enum { VISITS = 100, LAST = 0xffff };
 

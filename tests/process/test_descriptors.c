@@ -49,15 +49,18 @@ static void take_one_of(size_t bytes) {
   child_must(ringcast_reader_release(all.reader, &frame) == 0);
 }
 
-/* Opens what holds descriptors, and waits once with each handle, which opens a pidfd of the peer. */
+/* Opens what holds descriptors, and waits once with each handle, which opens a pidfd of the
+ * peer. */
 static void open_all(void) {
-  static const struct ringcast_reader_options retains = {.size = sizeof retains, .flags = RINGCAST_READER_RETAIN};
+  static const struct ringcast_reader_options retains = {.size = sizeof retains,
+                                                         .flags = RINGCAST_READER_RETAIN};
   const struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 16};
   struct ringcast_peer peer = {.size = sizeof peer};
   struct ringcast_frame frame;
   struct ringcast_span span;
   child_must(ringcast_writer_create_ex(&options, &all.writer) == 0);
-  child_must(ringcast_reader_attach_ex(ringcast_writer_handle(all.writer), &retains, &all.reader) == 0);
+  child_must(ringcast_reader_attach_ex(ringcast_writer_handle(all.writer), &retains, &all.reader) ==
+             0);
   child_must(ringcast_tap_attach(ringcast_writer_handle(all.writer), &all.tap) == 0);
   child_must(ringcast_reader_next(all.reader, 1, &frame) == -ETIMEDOUT);
   child_must(ringcast_tap_next(all.tap, 1, &frame) == -ETIMEDOUT);
@@ -65,7 +68,8 @@ static void open_all(void) {
   for (; ringcast_writer_reserve(all.writer, 10000, 1, &span) == 0; sent++)
     child_must(ringcast_writer_commit(all.writer, 10000, 0) == 0);
   for (; sent > 0; sent--) {
-    child_must(ringcast_reader_next(all.reader, 0, &frame) == 0 && ringcast_reader_release(all.reader, &frame) == 0);
+    child_must(ringcast_reader_next(all.reader, 0, &frame) == 0 &&
+               ringcast_reader_release(all.reader, &frame) == 0);
     child_must(ringcast_tap_next(all.tap, 0, &frame) == 0);
   }
   watch_parent();
@@ -80,7 +84,7 @@ static void close_all(void) {
   ringcast_writer_close(all.writer);
 }
 
-/* ---- 0, 1 and 2 ------------------------------------------------------------------------------------------------- */
+/* ---- 0, 1 and 2 ------------------------------------------------------------------------------ */
 
 static const char *const without[] = {"", "io_uring", "pidfd"};
 
@@ -95,11 +99,12 @@ static void live_without_standard_files(void *switched_off) {
   close_all();
 }
 
-LOOP_TEST(a_daemon_without_standard_files_gets_none_of_the_ring_there, 0, sizeof without / sizeof *without) {
+LOOP_TEST(a_daemon_without_standard_files_gets_none_of_the_ring_there, 0,
+          sizeof without / sizeof *without) {
   child_must_succeed(start_child(live_without_standard_files, (void *)without[_i]));
 }
 
-/* ---- Numbers that the program has closed ------------------------------------------------------------------------ */
+/* ---- Numbers that the program has closed ----------------------------------------------------- */
 
 enum { A_FILE, AN_EVENTFD, AN_EPOLL, A_TIMER, KINDS };
 
@@ -120,8 +125,9 @@ static void take_numbers(int kind) {
   for (int fd = 3; fd < NUMBERS; fd++) {
     char path[32], target[64] = "";
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    is_own[fd] = readlink(path, target, sizeof target - 1) > 0 &&
-                 (strstr(target, "ringcast") || strstr(target, "anon_inode") || strstr(target, "pagemap"));
+    is_own[fd] =
+        readlink(path, target, sizeof target - 1) > 0 &&
+        (strstr(target, "ringcast") || strstr(target, "anon_inode") || strstr(target, "pagemap"));
     if (!is_own[fd]) continue;
     int made = make_own(kind);
     child_must(made >= 0 && dup2(made, fd) == fd && close(made) == 0 && fstat(fd, &own[fd]) == 0);
@@ -137,11 +143,13 @@ static void numbers_are_untouched(int kind) {
     struct itimerspec timer;
     if (!is_own[fd]) continue;
     count++;
-    child_must(fstat(fd, &now) == 0 && now.st_ino == own[fd].st_ino && now.st_size == 0 && now.st_blocks == 0);
+    child_must(fstat(fd, &now) == 0 && now.st_ino == own[fd].st_ino && now.st_size == 0 &&
+               now.st_blocks == 0);
     child_must(now.st_mode == own[fd].st_mode);
     if (kind == AN_EVENTFD) child_must(read(fd, &value, sizeof value) == -1 && errno == EAGAIN);
     if (kind == A_TIMER)
-      child_must(timerfd_gettime(fd, &timer) == 0 && timer.it_value.tv_sec + timer.it_value.tv_nsec == 0);
+      child_must(timerfd_gettime(fd, &timer) == 0 &&
+                 timer.it_value.tv_sec + timer.it_value.tv_nsec == 0);
   }
   child_must(count >= 5);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ringcast.hpp, as C++17 and as C++20 (tests/CMakeLists.txt), and by other compilers too (tests/lint/installed.sh).
- * Plain checks: check's macros are C. The last cases have two processes. */
+/* ringcast.hpp, as C++17 and as C++20 (tests/CMakeLists.txt), and by other compilers too
+ * (tests/lint/installed.sh). Plain checks: check's macros are C. The last cases have two
+ * processes. */
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -65,13 +66,16 @@ struct pair_of {
 
 template <class T>
 constexpr bool moves_only =
-    std::is_nothrow_move_constructible_v<T> &&std::is_nothrow_move_assignable_v<T> && !std::is_copy_constructible_v<T>;
+    std::is_nothrow_move_constructible_v<T> &&std::is_nothrow_move_assignable_v<T> &&
+    !std::is_copy_constructible_v<T>;
 static_assert(moves_only<ringcast::writer> && moves_only<ringcast::reader>);
 static_assert(moves_only<ringcast::frame> && moves_only<ringcast::reservation>);
 static_assert(noexcept(std::declval<ringcast::writer &>().try_send("", 0)));
-static_assert(noexcept(std::declval<ringcast::reader &>().try_next(std::declval<ringcast::frame &>())));
+static_assert(
+    noexcept(std::declval<ringcast::reader &>().try_next(std::declval<ringcast::frame &>())));
 static_assert(std::is_constructible_v<ringcast::items, ringcast::frame &>);
-static_assert(!std::is_constructible_v<ringcast::items, ringcast::frame>); /* its pointers would lead nowhere */
+static_assert(!std::is_constructible_v<ringcast::items,
+                                       ringcast::frame>); /* its pointers would lead nowhere */
 static_assert(std::is_base_of_v<std::system_error, ringcast::error>);
 
 static void an_error_has_the_errno_and_the_text_of_the_call() {
@@ -80,7 +84,8 @@ static void an_error_has_the_errno_and_the_text_of_the_call() {
     WANT(false);
   } catch (const std::system_error &error) {
     WANT(error.code() == std::errc::invalid_argument);
-    WANT(std::strstr(error.what(), ringcast_last_error()) != nullptr && std::strlen(ringcast_last_error()) > 10);
+    WANT(std::strstr(error.what(), ringcast_last_error()) != nullptr &&
+         std::strlen(ringcast_last_error()) > 10);
   }
 }
 
@@ -99,7 +104,8 @@ static void try_calls_return_what_c_returns() {
   WANT(ring.reader.try_next(frame) == -EAGAIN && frame.try_release() == 0);
   WANT(ring.writer.try_send("abc", 3, 0s, 7) == 0 && ring.writer.try_send("de", 2) == 0);
   WANT(ring.reader.try_next(frame) == 0 && frame.text() == "abc" && frame.kind() == 7);
-  WANT(ring.reader.try_next(frame) == 0 && frame.text() == "de"); /* the earlier frame was released */
+  WANT(ring.reader.try_next(frame) == 0 &&
+       frame.text() == "de"); /* the earlier frame was released */
   ring.writer.close();
   WANT(ring.reader.try_next(frame) == -EPIPE);
 }
@@ -118,7 +124,8 @@ static void a_reservation_without_a_commit_is_aborted() {
   kept.commit(3, 9);
   WANT(code_of([&] { kept.commit(3); }) == EINVAL);
   ringcast::reservation again;
-  WANT(ring.writer.try_reserve(5, again) == 0 && ring.writer.try_reserve(6, again) == 0 && again.size() == 6);
+  WANT(ring.writer.try_reserve(5, again) == 0 && ring.writer.try_reserve(6, again) == 0 &&
+       again.size() == 6);
   again.abort();
   auto later = ring.writer.reserve(1);
   kept.abort(); /* was committed, and leaves the later one alone */
@@ -223,7 +230,8 @@ static void send_tensors(ringcast::writer &writer, const float (&values)[6]) {
   const std::int64_t shape[] = {2, 3};
   ringcast_tensor plain{values, ringcast::dtype_of<float>(), 2, shape, nullptr, 0};
   const std::int64_t strides[] = {1, 2};
-  ringcast_tensor turned{values, ringcast::dtype_of<float>(), 2, shape, strides, RINGCAST_TENSOR_DENSE};
+  ringcast_tensor turned{values,  ringcast::dtype_of<float>(), 2, shape,
+                         strides, RINGCAST_TENSOR_DENSE};
   ringcast_frame_plan plan{};
   ringcast_plan_tensor(&plan, 1, 2, sizeof values);
   ringcast_plan_tensor(&plan, 1, 2, sizeof values);
@@ -232,7 +240,8 @@ static void send_tensors(ringcast::writer &writer, const float (&values)[6]) {
   ringcast_frame_builder builder;
   std::size_t bytes = 0;
   WANT(ringcast_build_begin(&builder, span.data(), span.size(), &plan, RINGCAST_ROOT_DICT, 0) == 0);
-  WANT(ringcast_build_tensor(&builder, "x", 1, &plain) == 0 && ringcast_build_tensor(&builder, "t", 1, &turned) == 0);
+  WANT(ringcast_build_tensor(&builder, "x", 1, &plain) == 0 &&
+       ringcast_build_tensor(&builder, "t", 1, &turned) == 0);
   WANT(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "n", 1, 42) == 0);
   WANT(ringcast_build_end(&builder, &bytes) == 0);
   span.commit(bytes, RINGCAST_KIND_TENSORS);
@@ -251,8 +260,10 @@ static void tensors_are_read_in_place() {
   WANT(data > start && data + sizeof sent <= start + frame.size());
   WANT(x.dims().size() == 2 && x.dims()[0] == 2 && x.dims()[1] == 3);
   WANT(items.at("n").scalar.i == 42 && items[2].kind == RINGCAST_ITEM_INT);
-  WANT(!x.is<double>() && !x.is<std::int32_t>() && code_of([&] { x.values<std::uint32_t>(); }) == EINVAL);
-  WANT(code_of([&] { items.at("t").values<float>(); }) == EINVAL && items.at("t").bytes == sizeof sent);
+  WANT(!x.is<double>() && !x.is<std::int32_t>() &&
+       code_of([&] { x.values<std::uint32_t>(); }) == EINVAL);
+  WANT(code_of([&] { items.at("t").values<float>(); }) == EINVAL &&
+       items.at("t").bytes == sizeof sent);
   WANT(code_of([&] { items.at("n").values<std::int64_t>(); }) == EINVAL);
   WANT(code_of([&] { items.at("y"); }) == ENOENT && code_of([&] { items[3]; }) == ENOENT);
 #if __cplusplus >= 202002L
@@ -272,8 +283,10 @@ static void tensors_without_elements_are_in_order() {
     auto span = ring.writer.reserve(ringcast_plan_bytes(&plan));
     ringcast_frame_builder builder;
     std::size_t bytes = 0;
-    WANT(ringcast_build_begin(&builder, span.data(), span.size(), &plan, RINGCAST_ROOT_DICT, 0) == 0);
-    WANT(ringcast_build_tensor(&builder, "x", 1, &tensor) == 0 && ringcast_build_end(&builder, &bytes) == 0);
+    WANT(ringcast_build_begin(&builder, span.data(), span.size(), &plan, RINGCAST_ROOT_DICT, 0) ==
+         0);
+    WANT(ringcast_build_tensor(&builder, "x", 1, &tensor) == 0 &&
+         ringcast_build_end(&builder, &bytes) == 0);
     span.commit(bytes, RINGCAST_KIND_TENSORS);
     auto frame = ring.reader.next();
     ringcast::items items(frame);
@@ -345,8 +358,8 @@ static void answer_slowly(const char *handle) {
 
 static void waits_go_on_after_a_signal() {
   pair_of ring;
-  shared =
-      static_cast<board *>(mmap(nullptr, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  shared = static_cast<board *>(
+      mmap(nullptr, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   WANT(shared != MAP_FAILED);
   pid_t child = fork();
   WANT(child >= 0);
@@ -373,7 +386,8 @@ static void waits_go_on_after_a_signal() {
   { auto last = std::move(ring.reader); } /* only the other process holds the writer back */
   shared->stage = 6;
   const char block[1000] = {0};
-  for (int i = 0; i < 200; i++) ring.writer.send(block, sizeof block, i % 2 ? 60s : ringcast::forever);
+  for (int i = 0; i < 200; i++)
+    ring.writer.send(block, sizeof block, i % 2 ? 60s : ringcast::forever);
   ring.writer.close();
   int status = 1, result = -1;
   while (result < 0) result = waitpid(child, &status, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A writer streams, and processes attach at the newest frame all the time: each gets a frame that was the newest at
- * some moment of the call, or the newest of its tag, and then every later frame. One that was killed has the last value
- * when it is started again. */
+/* A writer streams, and processes attach at the newest frame all the time: each gets a frame that
+ * was the newest at some moment of the call, or the newest of its tag, and then every later frame.
+ * One that was killed has the last value when it is started again. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdatomic.h>
@@ -37,8 +37,11 @@ struct content {
   uint64_t number;
 };
 
-/* Every fifth frame has no tag, and of those some lie in spill memory; the newest of a tag is never half a ring old. */
-static uint32_t tag_of(uint64_t number) { return number % 5 == 0 ? 0 : (uint32_t)(number % TAGS) + 1; }
+/* Every fifth frame has no tag, and of those some lie in spill memory; the newest of a tag is never
+ * half a ring old. */
+static uint32_t tag_of(uint64_t number) {
+  return number % 5 == 0 ? 0 : (uint32_t)(number % TAGS) + 1;
+}
 static size_t bytes_of(uint64_t number) {
   return sizeof(struct content) + (number % 25 == 0 ? CAPACITY : pattern_bytes(number, MOST));
 }
@@ -65,17 +68,19 @@ static uint64_t read_number(ringcast_reader *reader) {
   child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
   child_must(frame.bytes >= sizeof content);
   memcpy(&content, frame.data, sizeof content);
-  child_must(frame.bytes == bytes_of(content.number) && content.header.tag == tag_of(content.number));
-  child_must(
-      pattern_matches((const uint8_t *)frame.data + sizeof content, frame.bytes - sizeof content, content.number));
+  child_must(frame.bytes == bytes_of(content.number) &&
+             content.header.tag == tag_of(content.number));
+  child_must(pattern_matches((const uint8_t *)frame.data + sizeof content,
+                             frame.bytes - sizeof content, content.number));
   child_must(ringcast_reader_release(reader, &frame) == 0);
   return content.number;
 }
 
-/* The reader may start one further, as the newest may lie in spill memory that the writer has taken back for a next
- * frame that was not begun yet. */
+/* The reader may start one further, as the newest may lie in spill memory that the writer has taken
+ * back for a next frame that was not begun yet. */
 static void attach_and_read(const char *handle, uint32_t tag, uint64_t count) {
-  struct ringcast_reader_options options = {.size = sizeof options, .start = RINGCAST_START_LATEST, .tag = tag};
+  struct ringcast_reader_options options = {
+      .size = sizeof options, .start = RINGCAST_START_LATEST, .tag = tag};
   ringcast_reader *reader;
   uint64_t least = atomic_load(tag == 0 ? &board->committed : &board->committed_of[tag]);
   int result = ringcast_reader_attach_ex(handle, &options, &reader);
@@ -133,7 +138,7 @@ LOOP_TEST(each_starts_at_what_was_newest_during_its_call_and_misses_nothing, 0, 
   ringcast_writer_close(writer);
 }
 
-/* ---- A worker that is started again ----------------------------------------------------------------------------- */
+/* ---- A worker that is started again ---------------------------------------------------------- */
 
 struct worker {
   const char *handle;
@@ -143,7 +148,8 @@ struct worker {
 
 static void work(void *context) {
   const struct worker *worker = context;
-  struct ringcast_reader_options options = {.size = sizeof options, .start = RINGCAST_START_LATEST, .tag = worker->tag};
+  struct ringcast_reader_options options = {
+      .size = sizeof options, .start = RINGCAST_START_LATEST, .tag = worker->tag};
   ringcast_reader *reader;
   child_must(ringcast_reader_attach_ex(worker->handle, &options, &reader) == 0);
   uint64_t number = read_number(reader); /* the writer sends nothing meanwhile: it was there */
@@ -165,7 +171,8 @@ TEST(a_worker_that_was_killed_has_the_state_when_it_is_started_again) {
     while (tag != 0 && tag_of(newest) != tag) newest--;
     ck_assert_uint_eq(has, newest);
     kill_child(pid);
-    for (int i = 0; i < 7; i++) ck_assert_int_eq(send_number(writer, ++number, RINGCAST_FOREVER), 0);
+    for (int i = 0; i < 7; i++)
+      ck_assert_int_eq(send_number(writer, ++number, RINGCAST_FOREVER), 0);
   }
   ringcast_writer_close(writer);
   close(ends[0]);

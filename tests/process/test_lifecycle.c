@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that die, leave, stall or have no right to the ring: the other processes are told, and no memory, mapping
- * or descriptor stays behind. */
+/* Processes that die, leave, stall or have no right to the ring: the other processes are told, and
+ * no memory, mapping or descriptor stays behind. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,9 @@
 
 static const uint64_t MIB = 1 << 20;
 
-static ringcast_writer *make_writer(uint64_t capacity) { return writer_of(.capacity = capacity, .readers = 8); }
+static ringcast_writer *make_writer(uint64_t capacity) {
+  return writer_of(.capacity = capacity, .readers = 8);
+}
 
 struct party {
   char handle[96];
@@ -35,7 +37,7 @@ static void free_party(struct party *party) {
   gate_free(&party->done);
 }
 
-/* ---- The writer goes -------------------------------------------------------------------------------------------- */
+/* ---- The writer goes ------------------------------------------------------------------------- */
 
 static void send(ringcast_writer *writer, uint64_t number, size_t bytes) {
   struct ringcast_span span;
@@ -52,8 +54,8 @@ static void must_come(ringcast_reader *reader, uint64_t number, size_t bytes) {
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
 }
 
-/* A writer in a child: hands its handle over, sends three frames when the reader is there, opens a fourth, and waits.
- */
+/* A writer in a child: hands its handle over, sends three frames when the reader is there, opens a
+ * fourth, and waits. */
 static void be_a_writer_that_stops_halfway(void *context) {
   struct party *party = context;
   struct ringcast_span span;
@@ -111,7 +113,8 @@ static void await_sleepers(ringcast_tap *tap, uint32_t count) {
   do {
     int found = ringcast_tap_peers(tap, peers, 8);
     asleep = 0;
-    for (int i = 0; i < found; i++) asleep += peers[i].state == RINGCAST_PEER_ACTIVE && state_of(peers[i].pid) == 'S';
+    for (int i = 0; i < found; i++)
+      asleep += peers[i].state == RINGCAST_PEER_ACTIVE && state_of(peers[i].pid) == 'S';
   } while (asleep < count);
 }
 
@@ -134,7 +137,7 @@ TEST(readers_asleep_when_the_writer_is_killed_are_told) {
   free_party(&party);
 }
 
-/* ---- A reader goes ---------------------------------------------------------------------------------------------- */
+/* ---- A reader goes --------------------------------------------------------------------------- */
 
 static void be_a_reader_that_stalls(void *context) {
   struct party *party = context;
@@ -218,11 +221,12 @@ TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
   ringcast_writer_close(writer);
 }
 
-/* ---- Signals ---------------------------------------------------------------------------------------------------- */
+/* ---- Signals --------------------------------------------------------------------------------- */
 
 static void note_signal(int number) { (void)number; }
 
-/* Until told to stop, interrupts its parent: one signal may come just before the sleep, so there must be more. */
+/* Until told to stop, interrupts its parent: one signal may come just before the sleep, so there
+ * must be more. */
 static void interrupt_parent(void *context) {
   (void)context;
   for (;;) kill(getppid(), SIGUSR1);
@@ -247,7 +251,7 @@ TEST(a_signal_ends_a_wait_and_loses_nothing) {
   ringcast_writer_close(writer);
 }
 
-/* ---- Rights ----------------------------------------------------------------------------------------------------- */
+/* ---- Rights ---------------------------------------------------------------------------------- */
 
 static void attach_as_nobody(void *context) {
   struct party *party = context;
@@ -269,7 +273,7 @@ TEST(another_users_ring_is_refused) {
   ringcast_writer_close(writer);
 }
 
-/* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
+/* ---- Nothing stays --------------------------------------------------------------------------- */
 
 static void be_a_reader_for_ever(void *context) {
   struct party *party = context;
@@ -284,24 +288,27 @@ static void be_a_reader_for_ever(void *context) {
 /* Half of it is the ring, and half of it a frame beside the ring. */
 static void be_a_big_writer_for_ever(void *context) {
   struct party *party = context;
-  ringcast_writer *writer = writer_of(.capacity = 256 * MIB, .memory = RINGCAST_MEMORY_PAGES, .spill_bytes = 256 * MIB);
+  ringcast_writer *writer =
+      writer_of(.capacity = 256 * MIB, .memory = RINGCAST_MEMORY_PAGES, .spill_bytes = 256 * MIB);
   send(writer, 0, 256 * MIB - 16);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
   for (;;) pause();
 }
 
-/* ---- What the kernel does not let a reader see ------------------------------------------------------------------ */
+/* ---- What the kernel does not let a reader see ----------------------------------------------- */
 
 static void attach_to_closed(void *handle) {
   ringcast_reader *reader;
-  child_must(ringcast_reader_attach(handle, &reader) == -EACCES && strstr(ringcast_last_error(), "dumpable"));
+  child_must(ringcast_reader_attach(handle, &reader) == -EACCES &&
+             strstr(ringcast_last_error(), "dumpable"));
 }
 
 static void write_undumpable(void *unused) {
   ringcast_writer *writer;
   int status;
   (void)unused;
-  if (geteuid() == 0) child_must(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+  if (geteuid() == 0)
+    child_must(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
   child_must(prctl(PR_SET_DUMPABLE, 0) == 0);
   child_must(ringcast_writer_create(&writer) == 0);
   char handle[RINGCAST_HANDLE_BYTES];
@@ -310,12 +317,15 @@ static void write_undumpable(void *unused) {
   child_must(waitpid(reader, &status, 0) == reader && status == 0);
 }
 
-TEST(a_writer_that_is_not_dumpable_is_named) { child_must_succeed(start_child(write_undumpable, NULL)); }
+TEST(a_writer_that_is_not_dumpable_is_named) {
+  child_must_succeed(start_child(write_undumpable, NULL));
+}
 
 static void begin_namespace(void *unused) {
   ringcast_writer *writer;
   (void)unused;
-  child_must(ringcast_writer_create(&writer) == -EIO && strstr(ringcast_last_error(), "PID namespace"));
+  child_must(ringcast_writer_create(&writer) == -EIO &&
+             strstr(ringcast_last_error(), "PID namespace"));
   child_must(ringcast_rings(NULL, 0) == -EIO && strstr(ringcast_last_error(), "PID namespace"));
 }
 

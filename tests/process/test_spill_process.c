@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames larger than the ring, between processes. (Those that die are in test_lifecycle and in the kill campaign.) */
+/* Frames larger than the ring, between processes. (Those that die are in test_lifecycle and in the
+ * kill campaign.) */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static ringcast_writer *make_writer(uint64_t capacity, uint64_t spill_bytes) {
   return writer_of(.capacity = capacity, .readers = 8, .spill_bytes = spill_bytes);
 }
 
-/* ---- Size ------------------------------------------------------------------------------------------------------- */
+/* ---- Size ------------------------------------------------------------------------------------ */
 
 static const size_t GIB = (size_t)1 << 30;
 
@@ -34,7 +35,9 @@ static void read_a_gibibyte(void *handle) {
 }
 
 TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
-  if (cannot_under("qemu", __func__, "qemu keeps a note of each page, so rings have less spill memory there")) return;
+  if (cannot_under("qemu", __func__,
+                   "qemu keeps a note of each page, so rings have less spill memory there"))
+    return;
   struct rc_room room;
   struct ringcast_span span;
   rc_topology_room(&room);
@@ -44,7 +47,8 @@ TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
   }
   ringcast_writer *writer = make_writer(0, 0);
   pid_t children[2];
-  for (int i = 0; i < 2; i++) children[i] = start_child(read_a_gibibyte, (void *)ringcast_writer_handle(writer));
+  for (int i = 0; i < 2; i++)
+    children[i] = start_child(read_a_gibibyte, (void *)ringcast_writer_handle(writer));
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, RINGCAST_FOREVER), 2);
   ck_assert_int_eq(ringcast_writer_reserve(writer, GIB, RINGCAST_FOREVER, &span), 0);
   pattern_fill(span.data, GIB, 5);
@@ -53,7 +57,7 @@ TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
   for (int i = 0; i < 2; i++) child_must_succeed(children[i]);
 }
 
-/* ---- All sizes -------------------------------------------------------------------------------------------------- */
+/* ---- All sizes ------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { FRAMES = 2000 };
@@ -61,8 +65,9 @@ enum { FRAMES = 2000 };
 enum { FRAMES = 10000 };
 #endif
 
-/* Most frames stay in the ring of 64 KiB; some need a few MiB. Readers hold one frame while they wait for the next
- * frame: wherever the first lies in 20 MiB, there is a gap for the next, and for what is reserved beyond need. */
+/* Most frames stay in the ring of 64 KiB; some need a few MiB. Readers hold one frame while they
+ * wait for the next frame: wherever the first lies in 20 MiB, there is a gap for the next, and for
+ * what is reserved beyond need. */
 static size_t mixed_bytes(uint64_t number) {
   uint64_t random = mix(number);
   return (size_t)(random % 40 == 0  ? (random >> 8) % (5 * MIB)
@@ -81,7 +86,8 @@ static void read_mixed(void *handle) {
       child_must(frame->kind == (uint16_t)n && frame->bytes == mixed_bytes(n));
     }
     if (n == 0) continue;
-    child_must(pattern_matches(held[first % 2].data, held[first % 2].bytes, first)); /* read one frame late */
+    child_must(pattern_matches(held[first % 2].data, held[first % 2].bytes,
+                               first)); /* read one frame late */
     child_must(ringcast_reader_release(reader, &held[first % 2]) == 0);
     first++;
   }
@@ -96,7 +102,8 @@ static void tap_mixed(void *handle) {
   uint64_t copied = 0, bytes, gaps, n = 0;
   child_must(ringcast_tap_attach(handle, &tap) == 0);
   while ((result = ringcast_tap_next(tap, RINGCAST_FOREVER, &frame)) == 0) {
-    while (n < FRAMES && (frame.kind != (uint16_t)n || frame.bytes != mixed_bytes(n))) n++; /* those that it lost */
+    while (n < FRAMES && (frame.kind != (uint16_t)n || frame.bytes != mixed_bytes(n)))
+      n++; /* those that it lost */
     child_must(n < FRAMES);
     child_must(pattern_matches(frame.data, frame.bytes, n++));
     copied++;
@@ -104,14 +111,16 @@ static void tap_mixed(void *handle) {
   child_must(result == -EPIPE);
   child_must(ringcast_tap_lost(tap, &bytes, &gaps) == 0);
   child_must(copied == FRAMES || gaps > 0);
-  printf("tap: %llu of %d frames copied, %llu gaps\n", (unsigned long long)copied, FRAMES, (unsigned long long)gaps);
+  printf("tap: %llu of %d frames copied, %llu gaps\n", (unsigned long long)copied, FRAMES,
+         (unsigned long long)gaps);
   fflush(stdout);
   ringcast_tap_close(tap);
 }
 
 LOOP_TEST(large_and_small_frames_reach_all_in_order, 0, 2) {
   enum { READERS = 3 };
-  ringcast_writer *writer = make_writer(65536, _i == 0 ? 20 * MIB : 256 * MIB); /* waits often, and seldom */
+  ringcast_writer *writer =
+      make_writer(65536, _i == 0 ? 20 * MIB : 256 * MIB); /* waits often, and seldom */
   pid_t children[READERS + 1];
   char *handle = (char *)ringcast_writer_handle(writer);
   for (int i = 0; i < READERS; i++) children[i] = start_child(read_mixed, handle);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which system calls are made: none for a frame while nobody sleeps, one for all who sleep, few by who waits long.
+ * Which system calls are made: none for a frame while nobody sleeps, one for all who sleep, few by
+ * who waits long.
  *
- * The first is shown by the kernel: processes that may make no call at all, and end with the first one (seccomp). The
- * second is counted at the boundary (shm/os.h), the third by a tracer.
+ * The first is shown by the kernel: processes that may make no call at all, and end with the first
+ * one (seccomp). The second is counted at the boundary (shm/os.h), the third by a tracer.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,17 +43,20 @@ static ringcast_writer *make_writer(uint64_t capacity) {
 
 static ringcast_reader *attach(void) { return reader_at(board->handle, .spin_ns = board->spin_ns); }
 
-/* ---- Nobody sleeps: no call ------------------------------------------------------------------------------------- */
+/* ---- Nobody sleeps: no call ------------------------------------------------------------------ */
 
-/* What must not be called by who spins. It may yield when interrupted, and call what the look whether the other lives
- * takes, once a slice. */
-static const uint32_t waiting_calls[] = {SYS_futex, SYS_nanosleep, SYS_clock_nanosleep, SYS_io_uring_enter, SYS_write};
+/* What must not be called by who spins. It may yield when interrupted, and call what the look
+ * whether the other lives takes, once a slice. */
+static const uint32_t waiting_calls[] = {SYS_futex, SYS_nanosleep, SYS_clock_nanosleep,
+                                         SYS_io_uring_enter, SYS_write};
 
-/* Two ways: strictly nothing, where each side has what it needs before it asks; and with real waits, which spin. */
+/* Two ways: strictly nothing, where each side has what it needs before it asks; and with real
+ * waits, which spin. */
 struct way {
   bool strict;
   uint64_t frames;
-  uint64_t ahead; /* frames that the writer may be ahead of the reader before it asks for room; 0: it just asks */
+  uint64_t ahead; /* frames that the writer may be ahead of the reader before it asks for room; 0:
+                     it just asks */
 };
 
 static const struct way strictly = {true, 100000, 256}, spinning = {false, 30000, 0};
@@ -60,8 +64,10 @@ static const struct way *way;
 static ringcast_writer *writer;
 
 static void confine(int *caught) {
-  int result = way->strict ? allow_no_call(caught)
-                           : allow_all_calls_but(waiting_calls, sizeof waiting_calls / sizeof *waiting_calls, caught);
+  int result = way->strict
+                   ? allow_no_call(caught)
+                   : allow_all_calls_but(waiting_calls,
+                                         sizeof waiting_calls / sizeof *waiting_calls, caught);
   if (result == 0) return;
   board->filtered = result;
   _exit(3);
@@ -96,7 +102,8 @@ static void write_confined(void *nothing) {
     send_one(n, pattern_bytes(n, MOST));
     rc_store_release(&board->sent, n + 2);
   }
-  while (rc_load_acquire(&board->read) < way->frames) {} /* the end would be seen by a reader that waits */
+  while (rc_load_acquire(&board->read) < way->frames) {
+  } /* the end would be seen by a reader that waits */
   exit_at_once(0);
 }
 
@@ -109,7 +116,8 @@ static void read_confined(void *nothing) {
   for (uint64_t n = 0; n < way->frames; n++) {
     while (way->ahead != 0 && rc_load_acquire(&board->sent) < n + 2) {}
     child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
-    child_must(frame.bytes == pattern_bytes(n, MOST) && pattern_matches(frame.data, frame.bytes, n));
+    child_must(frame.bytes == pattern_bytes(n, MOST) &&
+               pattern_matches(frame.data, frame.bytes, n));
     child_must(ringcast_reader_release(reader, &frame) == 0);
     rc_store_release(&board->read, n + 1);
   }
@@ -132,18 +140,21 @@ static void frames_fly_without_calls(const char *test, const struct way *chosen)
     return;
   }
   for (int i = 0; i < 2; i++)
-    ck_assert_msg(board->caught[i] == -1, "the %s made system call %d after %llu frames", i == 0 ? "writer" : "reader",
-                  board->caught[i], (unsigned long long)(i == 0 ? board->sent - 1 : board->read));
+    ck_assert_msg(board->caught[i] == -1, "the %s made system call %d after %llu frames",
+                  i == 0 ? "writer" : "reader", board->caught[i],
+                  (unsigned long long)(i == 0 ? board->sent - 1 : board->read));
   ck_assert_int_eq(status[0], 0);
   ck_assert_int_eq(status[1], 0);
   ck_assert_uint_eq(board->read, way->frames);
 }
 
-TEST(while_nobody_waits_no_frame_costs_a_system_call) { frames_fly_without_calls(__func__, &strictly); }
+TEST(while_nobody_waits_no_frame_costs_a_system_call) {
+  frames_fly_without_calls(__func__, &strictly);
+}
 
 TEST(who_spins_makes_no_call_to_sleep_or_to_wake) { frames_fly_without_calls(__func__, &spinning); }
 
-/* ---- Who sleeps is woken by one call, however many they are ----------------------------------------------------- */
+/* ---- Who sleeps is woken by one call, however many they are ---------------------------------- */
 
 static int wakes;
 static int (*real_wake)(_Atomic uint32_t *, int);
@@ -155,7 +166,8 @@ static int count_wakes(_Atomic uint32_t *word, int count) {
 
 /* Until the process sleeps. Between two slices of a sleep the process runs for a moment. */
 static void await_sleep(pid_t pid) {
-  for (char state; (state = state_of(pid)) != 'S'; sched_yield()) ck_assert_msg(state != 'Z', "a child has ended");
+  for (char state; (state = state_of(pid)) != 'S'; sched_yield())
+    ck_assert_msg(state != 'Z', "a child has ended");
 }
 
 struct party {
@@ -163,7 +175,8 @@ struct party {
   struct gate gate;
 };
 
-/* Tells how many it has got, and goes on through the gate each time: what it sleeps on in between is a frame. */
+/* Tells how many it has got, and goes on through the gate each time: what it sleeps on in between
+ * is a frame. */
 static void read_through_the_gate(void *context) {
   struct party *party = context;
   ringcast_reader *reader = attach();
@@ -192,7 +205,8 @@ LOOP_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody, 0
     participants[i] = (struct party){.index = i, .gate = gate_make()};
     pids[i] = start_child(read_through_the_gate, &participants[i]);
   }
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, (uint32_t)readers, RINGCAST_FOREVER), readers);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, (uint32_t)readers, RINGCAST_FOREVER),
+                   readers);
   for (uint64_t n = 1; n <= (uint64_t)rounds; n++) {
     for (int i = 0; i < readers; i++) {
       await(i, 2 * n - 1);
@@ -202,7 +216,8 @@ LOOP_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody, 0
     ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
     ck_assert_int_eq(wakes, 1);
     for (int i = 0; i < readers; i++) await(i, 2 * n);
-    /* One whose slice ended just then may have announced itself once more before it found the frame. */
+    /* One whose slice ended just then may have announced itself once more before it found the
+     * frame. */
     ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
     ck_assert_int_le(wakes, 2);
     wakes = 0;
@@ -265,9 +280,10 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   gate_free(&party.gate);
 }
 
-/* ---- Who waits long --------------------------------------------------------------------------------------------- */
+/* ---- Who waits long -------------------------------------------------------------------------- */
 
-/* A reader's sleep ends after 90 ms at the latest, a writer's after 50: for a look whether the other side lives. */
+/* A reader's sleep ends after 90 ms at the latest, a writer's after 50: for a look whether the
+ * other side lives. */
 #define LONG ((int64_t)450 * 1000 * 1000)
 
 static void stop_for_the_tracer(void) {
@@ -294,7 +310,8 @@ static void wait_for_room(void *nothing) {
   while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
   stop_for_the_tracer();
   child_must(ringcast_writer_reserve(writer, 1, LONG, &span) == -ETIMEDOUT);
-  child_must(ringcast_writer_stats(writer, &stats) == 0 && stats.sleeps <= 9 + 2); /* and the short first one (E9) */
+  child_must(ringcast_writer_stats(writer, &stats) == 0 &&
+             stats.sleeps <= 9 + 2); /* and the short first one (E9) */
 }
 
 /* How many calls it makes until it exits; -1: it can't be traced. */
@@ -317,9 +334,9 @@ static int trace_calls(pid_t pid) {
   return calls / 2;
 }
 
-/* In each sleep: the sleep itself, and the look whether the other side lives: two calls whether the descriptor is ours
- * still, and one at the pidfd or the file of /proc. To this come the CPU quotas, read once, the verdict at the end, and
- * the exit. */
+/* In each sleep: the sleep itself, and the look whether the other side lives: two calls whether the
+ * descriptor is ours still, and one at the pidfd or the file of /proc. To this come the CPU quotas,
+ * read once, the verdict at the end, and the exit. */
 LOOP_TEST(who_waits_long_makes_a_few_calls_a_sleep, 0, 2) {
   static void (*const wait_in_vain[])(void *) = {wait_for_a_frame, wait_for_room};
   if (_i == 0) writer = make_writer(4096);

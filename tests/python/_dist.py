@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that run a function as the ranks of a torch.distributed group: a test that is marked on_ranks(number), or a
-function of the tests whose name starts with `ranks_`.
+"""Processes that run a function as the ranks of a torch.distributed group: a test that is marked
+on_ranks(number), or a function of the tests whose name starts with `ranks_`.
 
-They are forked from a process that has imported torch (see conftest.py), and are kept from test to test. Each job makes
-a group of its own and destroys it again. After each job no memory and no descriptor of a ring may be left. A rank that
-hangs is killed and shows where it hung.
+They are forked from a process that has imported torch (see conftest.py), and are kept from test to
+test. Each job makes a group of its own and destroys it again. After each job no memory and no
+descriptor of a ring may be left. A rank that hangs is killed and shows where it hung.
 """
 
 import contextlib
@@ -32,14 +32,21 @@ class Ranks:
         self._workers: List[Any] = []
         self._start()
 
-    def run(self, world: int, function: Callable[..., Any], *args: Any, dying: int = -1) -> List[Any]:
-        """function(*args) on each rank of a new gloo group; the results by rank. AssertionError: what a rank raised.
+    def run(
+        self, world: int, function: Callable[..., Any], *args: Any, dying: int = -1
+    ) -> List[Any]:
+        """
+        function(*args) on each rank of a new gloo group; the results by rank. AssertionError: what
+        a rank raised.
 
-        The rank that is `dying` is to end in it, and has no result; these Ranks are of no use afterwards.
+        The rank that is `dying` is to end in it, and has no result; these Ranks are of no use
+        afterwards.
         """
         with tempfile.TemporaryDirectory() as folder:
             for rank, (_, connection) in enumerate(self._workers[:world]):
-                connection.send((os.path.join(folder, "store"), rank, world, function, args, dying < 0))
+                connection.send(
+                    (os.path.join(folder, "store"), rank, world, function, args, dying < 0)
+                )
             return self._collect(world, dying)
 
     def _start(self) -> None:
@@ -60,7 +67,10 @@ class Ranks:
                 try:
                     ok, results[rank] = connection.recv()
                 except (EOFError, ConnectionError):
-                    ok, results[rank] = rank == dying, None if rank == dying else "the process ended; see its output"
+                    ok, results[rank] = (
+                        rank == dying,
+                        None if rank == dying else "the process ended; see its output",
+                    )
                 if not ok:
                     self.stop(seconds=0)  # the other ranks may wait for this one
                     self._start()
@@ -96,7 +106,9 @@ def _serve(connection: Any) -> None:
             connection.send(answer)
 
 
-def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: Any, all_live: bool) -> Any:
+def _run(
+    store: str, rank: int, world: int, function: Callable[..., Any], args: Any, all_live: bool
+) -> Any:
     import torch.distributed as dist
 
     _places[:] = [f"{store}.{each}" for each in (rank, *range(world))]
@@ -105,7 +117,8 @@ def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: 
     result = function(*args)
     if dist.is_initialized():
         if all_live:
-            meet()  # what a rank has sent by gloo is lost when it leaves before the other has received it
+            # what a rank has sent by gloo is lost when it leaves before the other has received it
+            meet()
         dist.destroy_process_group()
     os.environ.clear()
     os.environ.update(before)
@@ -122,8 +135,11 @@ def join_group(store: str, rank: int, world: int) -> None:
     import torch.distributed as dist
 
     timeout = datetime.timedelta(seconds=JOB_SECONDS)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
-    dist.barrier()  # one that is done and leaves, while another still connects, is gloo's error there
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout
+    )
+    # one that is done and leaves, while another still connects, is gloo's error there
+    dist.barrier()
 
 
 # Files that show how often this rank, and each, has come to meet().
@@ -131,10 +147,12 @@ _places: List[str] = []
 
 
 def meet() -> None:
-    """Returns when all ranks of the job have come here. Who has left it may be killed: none is in anything before it.
+    """Returns when all ranks of the job have come here. Who has left it may be killed: none is in
+    anything before it.
 
-    A collective of torch's is not enough: who is through it does not know whether another is, and gives that one an
-    error when it dies; nor does a rank that is killed in one pass on what the others wait for.
+    A collective of torch's is not enough: who is through it does not know whether another is, and
+    gives that one an error when it dies; nor does a rank that is killed in one pass on what the
+    others wait for.
     """
     mine, *all_of_them = _places
     with open(mine, "ab") as place:
@@ -156,11 +174,14 @@ def memory_of_rings() -> List[str]:
     return [line for line in found if "memfd:ringcast" in line]
 
 
-# ---- For the tests of ringcast.torch, on the ranks and here ----------------------------------------------------------
+# ---- For the tests of ringcast.torch, on the ranks and here --------------------------------------
 
 
 def on_ranks(world: int) -> Callable[[Any], Any]:
-    """Makes a test of a function that runs on each of so many ranks, with the test's parameters as its arguments."""
+    """
+    Makes a test of a function that runs on each of so many ranks, with the test's parameters as its
+    arguments.
+    """
     return pytest.mark.on_ranks(world)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests are given: rings, peers, processes with a device. And every test must leave the process as it found it: no
-descriptor, no mapping of a ring."""
+"""
+What tests are given: rings, peers, processes with a device. And every test must leave the process
+as it found it: no descriptor, no mapping of a ring.
+"""
 
 import gc
 import inspect
@@ -17,7 +19,8 @@ from peers import Peer
 
 import ringcast
 
-# A shell ignores SIGINT for what it starts in the background, and so would Python: tests interrupt waits by it.
+# A shell ignores SIGINT for what it starts in the background, and so would Python: tests interrupt
+# waits by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The classes of all tests are as an engine's: frames may name them where pickles are turned off.
@@ -43,8 +46,11 @@ def ring_mappings():
 
 @pytest.fixture(scope="module", autouse=True)
 def what_is_there_already():
-    """Modules, torch's above all, and what pytest notes down are many objects that no test drops: to look through them
-    twice a test would take more time than the tests. More come with each file of tests."""
+    """
+    Modules, torch's above all, and what pytest notes down are many objects that no test drops: to
+    look through them twice a test would take more time than the tests. More come with each file of
+    tests.
+    """
     gc.collect()
     gc.freeze()
 
@@ -60,8 +66,10 @@ def nothing_left():
 
 @pytest.fixture(scope="session", autouse=True)
 def multiprocessings_own():
-    """multiprocessing starts two processes with the first of ours, and keeps pipes to them. Ours are forked from one of
-    the two, which needs seconds to import what each of ours would import."""
+    """
+    multiprocessing starts two processes with the first of ours, and keeps pipes to them. Ours are
+    forked from one of the two, which needs seconds to import what each of ours would import.
+    """
     resource_tracker.ensure_running()
     forkserver.set_forkserver_preload(["_dist", "dropins", "torch.distributed"])
     with pytest.MonkeyPatch.context() as patch:
@@ -71,8 +79,9 @@ def multiprocessings_own():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """A test that is a coroutine runs in the event loop that its argument `loop` names; one marked on_ranks(number), on
-    each of so many ranks; one with the argument `gpu`, in a process that has a device (device_peers.Gpu)."""
+    """A test that is a coroutine runs in the event loop that its argument `loop` names; one marked
+    on_ranks(number), on each of so many ranks; one with the argument `gpu`, in a process that has a
+    device (device_peers.Gpu)."""
     marker = pyfuncitem.get_closest_marker("on_ranks")
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     if "gpu" in arguments:
@@ -141,7 +150,10 @@ def ring():
 
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory):
-    """The folder of a CUDA driver without a GPU, for LD_LIBRARY_PATH: that of the preset dev, if it is built."""
+    """
+    The folder of a CUDA driver without a GPU, for LD_LIBRARY_PATH: that of the preset dev, if it is
+    built.
+    """
     import device_peers
 
     root = pathlib.Path(__file__).parents[2]
@@ -156,8 +168,19 @@ def fake_driver(tmp_path_factory):
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if shutil.which(compiler[0]) is None:
         pytest.skip("there is no compiler to make it with")
-    command = [*compiler, "-shared", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden", f"-I{root}", *sources]
-    subprocess.run([*command, "-o", str(folder / "libcuda.so.1"), "-pthread", "-Wl,-z,nodelete"], check=True)
+    command = [
+        *compiler,
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-std=gnu11",
+        "-fvisibility=hidden",
+        f"-I{root}",
+        *sources,
+    ]
+    subprocess.run(
+        [*command, "-o", str(folder / "libcuda.so.1"), "-pthread", "-Wl,-z,nodelete"], check=True
+    )
     device_peers.serve(folder)
     return folder
 
@@ -192,8 +215,8 @@ def no_gpu(fake_driver):
 
 @pytest.fixture
 def gpu(request, gpus):
-    """The process that such a test runs in. With a parameter it is a new one, which has these variables of the
-    environment."""
+    """The process that such a test runs in. With a parameter it is a new one, which has these
+    variables of the environment."""
     if not hasattr(request, "param"):
         yield gpus[0]
         return

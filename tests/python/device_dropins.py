@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one."""
+"""
+What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one.
+"""
 
 import ctypes
 import gc
@@ -61,7 +63,9 @@ def filled(group, given, src):
 # What a rank gets that calls it as the others do; `given` is None but at the source.
 FUNCTIONS = {
     "vLLM's dict": lambda group, given, src: group.broadcast_tensor_dict(given, src),
-    "torch's dict": lambda group, given, src: rt.broadcast_tensor_dict(given, src, group.device_group, group.cpu_group),
+    "torch's dict": lambda group, given, src: rt.broadcast_tensor_dict(
+        given, src, group.device_group, group.cpu_group
+    ),
     "SGLang's dict": lambda group, given, src: sglang.broadcast_tensor_dict(
         given, src, group.device_group, group.cpu_group
     ),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drop-ins as a table of ways: each carries a value from one rank of the default group, the source, to all others.
+"""The drop-ins as a table of ways: each carries a value from one rank of the default group, the
+source, to all others.
 
     with opened("torch", PAIRS) as way:             # on every rank
         got = way("broadcast_object", value, src)   # on every rank with an equal value, which the source alone sends
@@ -30,7 +31,7 @@ Machines = Optional[Tuple[Tuple[int, ...], ...]]
 PAIRS = ((0, 1), (2, 3))
 
 
-# ---- What is sent ----------------------------------------------------------------------------------------------------
+# ---- What is sent --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -75,16 +76,32 @@ def payload() -> Dict[Any, Any]:
 
 
 def values() -> List[Any]:
-    return [payload(), {}, {"k": {}}, None, 7, "text", b"", [], (torch.ones(2), None), torch.arange(3), Request("", [])]
+    return [
+        payload(),
+        {},
+        {"k": {}},
+        None,
+        7,
+        "text",
+        b"",
+        [],
+        (torch.ones(2), None),
+        torch.arange(3),
+        Request("", []),
+    ]
 
 
-# ---- The ways --------------------------------------------------------------------------------------------------------
+# ---- The ways ------------------------------------------------------------------------------------
 
 
 class Way:
     """functions: as the errors name the calls. device_group: for tensors that travel apart."""
 
-    functions: Tuple[str, ...] = ("broadcast_tensor_dict", "broadcast_object", "broadcast_object_list")
+    functions: Tuple[str, ...] = (
+        "broadcast_tensor_dict",
+        "broadcast_object",
+        "broadcast_object_list",
+    )
 
     def __init__(self, device_group: Any) -> None:
         self.group = Group(None, device_group)
@@ -109,7 +126,10 @@ class Way:
             assert self(function, value, src)["still"].tolist() == [0, 1, 2, 3]
 
     def check_path(self, machines: Tuple[Tuple[int, ...], ...], pids: List[int]) -> None:
-        """By what each end says that it uses: the source's ring on its machine, links and another ring beyond."""
+        """
+        By what each end says that it uses: the source's ring on its machine, links and another ring
+        beyond.
+        """
         rank = dist.get_rank()
         for (stream, src), end in rings.ends(dist.group.WORLD).items():
             if stream in ("to", "from"):
@@ -117,7 +137,10 @@ class Way:
             if src == rank:
                 assert len(end.links) == len(machines) - 1, (src, end.links)
             else:
-                assert (end.ring.writer_pid == pids[src]) == share_one(machines, rank, src), (rank, src)
+                assert (end.ring.writer_pid == pids[src]) == share_one(machines, rank, src), (
+                    rank,
+                    src,
+                )
 
     def lost(self) -> Optional[str]:
         """Which death rank 0, as the source, knows of."""
@@ -182,7 +205,9 @@ class Queue(Way):
 
     def call(self, function: str, given: Any, src: int) -> Any:
         if src not in self.queues:
-            self.queues[src] = MessageQueue.create_from_process_group(dist.group.WORLD, 8 << 10, 8, src)
+            self.queues[src] = MessageQueue.create_from_process_group(
+                dist.group.WORLD, 8 << 10, 8, src
+            )
         return self.queues[src].broadcast_object(given)
 
     def check_path(self, machines: Tuple[Tuple[int, ...], ...], pids: List[int]) -> None:
@@ -191,7 +216,9 @@ class Queue(Way):
             if src == rank:
                 assert (queue._end.link is not None) == (len(machines) > 1)
             else:
-                assert (queue._end.ring.writer_pid == pids[src]) == share_one(machines, rank, src), (rank, src)
+                assert (queue._end.ring.writer_pid == pids[src]) == share_one(
+                    machines, rank, src
+                ), (rank, src)
 
     def lost(self) -> Optional[str]:
         found: Optional[str] = self.queues[0]._end.lost
@@ -216,14 +243,24 @@ class Share(Way):
         rt.close()
 
 
-WAYS = {"torch": Torch, "vllm": Way, "sglang": Sglang, "pairs": Pairs, "queue": Queue, "share_once": Share}
+WAYS = {
+    "torch": Torch,
+    "vllm": Way,
+    "sglang": Sglang,
+    "pairs": Pairs,
+    "queue": Queue,
+    "share_once": Share,
+}
 # With tensors of float32 apart from the frame.
 APART = ["torch apart", "vllm apart", "sglang apart", "pairs apart"]
 
 
 @contextlib.contextmanager
 def opened(name: str, machines: Machines = None) -> Iterator[Way]:
-    """At the block's end: fails if what was sent has not gone the way that the name and the machines say."""
+    """
+    At the block's end: fails if what was sent has not gone the way that the name and the machines
+    say.
+    """
     kind, _, apart = name.partition(" ")
     pids = pids_of_all()
     with contextlib.ExitStack() as stack:
@@ -238,11 +275,13 @@ def opened(name: str, machines: Machines = None) -> Iterator[Way]:
         way.check_path(machines or (tuple(range(len(pids))),), pids)
         assert bool(seen) == bool(apart), "no tensor has gone by torch.distributed"
         if kind == "pairs":
-            dist.barrier()  # a rank that leaves resets gloo's connections, with what is still on the way
+            # a rank that leaves resets gloo's connections, with what is still on the way
+            dist.barrier()
 
 
 def seen_apart(patch: pytest.MonkeyPatch) -> List[torch.Tensor]:
-    """From now on tensors of float32 travel apart, by torch.distributed: those that do, sent or received."""
+    """From now on tensors of float32 travel apart, by torch.distributed: those that do, sent or
+    received."""
     seen: List[torch.Tensor] = []
 
     def seeing(call: Any) -> Any:

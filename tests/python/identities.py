@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is one object in a value: values whose parts stand in them several times, and which of them do."""
+"""
+What is one object in a value: values whose parts stand in them several times, and which of them do.
+"""
 
 import array
 import collections
@@ -16,8 +18,24 @@ from needs import torch
 
 LONG = 2048  # longer text and bytes are one object where they are one in what was sent
 PLAIN = (
-    *(list, dict, set, bytearray, collections.deque, array.array, np.ndarray, uuid.UUID, decimal.Decimal),
-    *(datetime.date, datetime.time, datetime.timedelta, pathlib.PurePath, *([torch.Tensor] if torch else [])),
+    *(
+        list,
+        dict,
+        set,
+        bytearray,
+        collections.deque,
+        array.array,
+        np.ndarray,
+        uuid.UUID,
+        decimal.Decimal,
+    ),
+    *(
+        datetime.date,
+        datetime.time,
+        datetime.timedelta,
+        pathlib.PurePath,
+        *([torch.Tensor] if torch else []),
+    ),
 )
 
 
@@ -29,7 +47,9 @@ def _children(value):
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
     return (
-        [item for _, item in sorted(fields_of(value).items(), key=lambda pair: pair[0])] if is_instance(value) else []
+        [item for _, item in sorted(fields_of(value).items(), key=lambda pair: pair[0])]
+        if is_instance(value)
+        else []
     )
 
 
@@ -42,7 +62,8 @@ def _has_identity(value):
 
 
 def identities_of(value):
-    """For each place in a walk that holds something of an identity, the first place that holds the same one."""
+    """For each place in a walk that holds something of an identity, the first place that holds the
+    same one."""
     first, found, todo = {}, [], [value]
     while todo:
         value = todo.pop()
@@ -60,7 +81,13 @@ KINDS = ["list", "tuple", "dict", "slice", "instance", "deque", "defaultdict"]
 
 def _made(draw, kind, items):
     if kind in ("tuple", "list", "slice"):
-        return tuple(items) if kind == "tuple" else items if kind == "list" else slice(*(items * 3)[:3] or [None])
+        return (
+            tuple(items)
+            if kind == "tuple"
+            else items
+            if kind == "list"
+            else slice(*(items * 3)[:3] or [None])
+        )
     if kind == "deque":
         return collections.deque(items)
     if kind.endswith("dict"):
@@ -73,9 +100,16 @@ def _made(draw, kind, items):
 @st.composite
 def shared(draw):
     """A value whose parts stand in it several times, in containers and in the items of a dict."""
-    pool = [draw(natives.natives) for _ in range(draw(st.integers(1, 3)))] + ["x" * (LONG + 1), [1, 2, 3]]
+    pool = [draw(natives.natives) for _ in range(draw(st.integers(1, 3)))] + [
+        "x" * (LONG + 1),
+        [1, 2, 3],
+    ]
     for _ in range(draw(st.integers(1, 8))):
         items = [pool[index] for index in draw(st.lists(st.integers(0, len(pool) - 1), max_size=5))]
         pool.append(_made(draw, draw(st.sampled_from(KINDS)), items))
     value = pool[-1]
-    return {"x": value, "y": pool[-2], "z": [value, pool[0]], "w": pool[0]} if draw(st.booleans()) else value
+    return (
+        {"x": value, "y": pool[-2], "z": [value, pool[0]], "w": pool[0]}
+        if draw(st.booleans())
+        else value
+    )

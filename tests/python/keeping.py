@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of received memory have in common: where an array lies, a reader that has learned to keep, and what
-looks at an array."""
+"""
+What the tests of received memory have in common: where an array lies, a reader that has learned to
+keep, and what looks at an array.
+"""
 
 import contextlib
 import gc
@@ -15,7 +17,11 @@ import ringcast
 MIB = 1 << 20
 DISABLED = os.environ.get("RINGCAST_DISABLE", "").replace(",", " ").split()
 # Elsewhere all is copied, with the same results.
-KEEPS = "retain" not in DISABLED and os.sysconf("SC_PAGE_SIZE") == 4096 and pathlib.Path("/proc/self/pagemap").exists()
+KEEPS = (
+    "retain" not in DISABLED
+    and os.sysconf("SC_PAGE_SIZE") == 4096
+    and pathlib.Path("/proc/self/pagemap").exists()
+)
 
 
 def address(value):
@@ -40,7 +46,9 @@ def some(number, mib=2):
 
 def is_some(value, number, mib=2):
     array = value if isinstance(value, np.ndarray) else value.numpy()
-    return array.shape == (mib << 17,) and bool((array == some(number, mib).astype(array.dtype)).all())
+    return array.shape == (mib << 17,) and bool(
+        (array == some(number, mib).astype(array.dtype)).all()
+    )
 
 
 def tensor(number, mib=2):
@@ -49,7 +57,10 @@ def tensor(number, mib=2):
 
 @contextlib.contextmanager
 def keeping(spill_mib=256, **options):
-    """A ring of 64 KiB, in which a frame of 1 MiB lies in spill memory, and a reader that has had such a frame."""
+    """
+    A ring of 64 KiB, in which a frame of 1 MiB lies in spill memory, and a reader that has had such
+    a frame.
+    """
     with ringcast.Writer(1 << 16, spill_bytes=spill_mib * MIB) as writer:
         with ringcast.Reader(writer.handle, retain=True, **options) as reader:
             assert not is_kept(teach(writer, reader))
@@ -71,7 +82,7 @@ def is_free(reader):
     raise AssertionError("there is a frame")
 
 
-# ---- What looks at an array, or at a tensor --------------------------------------------------------------------------
+# ---- What looks at an array, or at a tensor ------------------------------------------------------
 
 LOOKS = {
     "slice": lambda array: array[10:],
@@ -93,7 +104,10 @@ TENSOR_LOOKS = {
     "parameter": lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
 }
 if torch:
-    LOOKS |= {"from_numpy": torch.from_numpy, "its slice": lambda array: torch.from_numpy(array)[5:]}
+    LOOKS |= {
+        "from_numpy": torch.from_numpy,
+        "its slice": lambda array: torch.from_numpy(array)[5:],
+    }
 
 
 def check_look(link, look, sevens, nines):
@@ -106,4 +120,6 @@ def check_look(link, look, sevens, nines):
         kept = torch.from_dlpack(kept)
     if torch and isinstance(kept, torch.UntypedStorage):
         kept = torch.tensor([], dtype=torch.uint8).set_(kept)
-    assert set(bytes(kept) if isinstance(kept, memoryview) else np.asarray(kept).view(np.uint8).ravel()) == {7}
+    assert set(
+        bytes(kept) if isinstance(kept, memoryview) else np.asarray(kept).view(np.uint8).ravel()
+    ) == {7}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs and unpacks values of every native type, over and over, in all the ways that can fail too, and fails if memory
-grows: blocks of Python's allocator, or the process's resident memory.
+"""
+Packs and unpacks values of every native type, over and over, in all the ways that can fail too, and
+fails if memory grows: blocks of Python's allocator, or the process's resident memory.
 
     build/venv/bin/python tests/python/leaks.py --frames 1000000
 """
@@ -36,18 +37,44 @@ def good():
         bytearray(5000),
         [1, 2, 300],
         (0.5, 1.5, 2.5),
-        {"ids": [text, text], "counts": {1, 2}, "more": frozenset([(1, "a")]), 5: {"deep": [[[None]]]}},
-        [natives.Plain(1, natives.Frozen(text)), natives.Inherited([1]), natives.WithSlots(1, {}), natives.Empty()],
-        [natives.Pair(1), natives.Typed([2]), natives.Color.RED, natives.Bits.A, natives.Outer.Inner(text)],
+        {
+            "ids": [text, text],
+            "counts": {1, 2},
+            "more": frozenset([(1, "a")]),
+            5: {"deep": [[[None]]]},
+        },
+        [
+            natives.Plain(1, natives.Frozen(text)),
+            natives.Inherited([1]),
+            natives.WithSlots(1, {}),
+            natives.Empty(),
+        ],
+        [
+            natives.Pair(1),
+            natives.Typed([2]),
+            natives.Color.RED,
+            natives.Bits.A,
+            natives.Outer.Inner(text),
+        ],
         [range(5), slice(1, None), np.float32(1), np.True_, np.arange(5), {"x": np.zeros((2, 3))}],
-        {"leaf": [natives.Bits(3), {natives.Permission(0): 1}], "date": [np.datetime64("2020-01-01")]},
+        {
+            "leaf": [natives.Bits(3), {natives.Permission(0): 1}],
+            "date": [np.datetime64("2020-01-01")],
+        },
         ["\ud800", "\xe9" * 300, {f"key-{number}": str(number) for number in range(100)}],
     ]
     other = natives.Plain(1)
     other.__dict__ = {"a": [2.5], "another": 1}  # as many fields, and not the same
     values += [[other], natives.Bare(**{f"name {number}": text for number in range(300)})]
-    values += [natives.make(natives.SlotsMore, {"a": text, "d": [text]}), natives.make(natives.SlotsAlone, {"b": 2.5})]
-    values += [types.SimpleNamespace(a=[1]), collections.UserDict(a=[1]), natives.make(natives.SlotsAlone, {})]
+    values += [
+        natives.make(natives.SlotsMore, {"a": text, "d": [text]}),
+        natives.make(natives.SlotsAlone, {"b": 2.5}),
+    ]
+    values += [
+        types.SimpleNamespace(a=[1]),
+        collections.UserDict(a=[1]),
+        natives.make(natives.SlotsAlone, {}),
+    ]
     values += [cls(a=text, b=[1]) for cls in natives.PLAIN_CLASSES + natives.STRUCT_CLASSES]
     if torch:
         values += [[torch.float32, torch.device("cpu"), torch.Size([2]), torch.arange(3)]]
@@ -84,12 +111,24 @@ def bad():
     """Values that can't be packed, each by another way."""
     cycle = [1]
     cycle.append({"x": cycle})
-    values = [[1, {"x": natives.Plain(Refuses())}], {"x": {Refuses(): 1}}, [[1, 2, lambda: None]], too_deep(200_000)]
-    return values, [[fractions.Fraction(1)], {"x": [cycle]}, {"y": natives.Plain({1: Refuses()})}, too_deep()]
+    values = [
+        [1, {"x": natives.Plain(Refuses())}],
+        {"x": {Refuses(): 1}},
+        [[1, 2, lambda: None]],
+        too_deep(200_000),
+    ]
+    return values, [
+        [fractions.Fraction(1)],
+        {"x": [cycle]},
+        {"y": natives.Plain({1: Refuses()})},
+        too_deep(),
+    ]
 
 
 def broken():
-    """Streams that end in the middle of each kind of container, after a value that is nobody else's."""
+    """
+    Streams that end in the middle of each kind of container, after a value that is nobody else's.
+    """
     number = [0xC8, *b"12345678"]  # a float
     for tag in (hostile.LIST, hostile.TUPLE, hostile.SET, hostile.FROZENSET):
         yield [tag, 2, *number, 0xFF]
@@ -99,8 +138,14 @@ def broken():
         yield [tag, *number, *number, 0xFF]
         yield [tag, *number, *number, 0]
     yield [hostile.LIST, 2, hostile.NAMED, 1, 0x61, hostile.AGAIN, 1]
-    kinds = [(hostile.DATACLASS, "Plain"), (hostile.DATACLASS, "WithSlots"), (hostile.NAMEDTUPLE, "Pair")]
-    state = hostile.class_token(hostile.STATE, "natives", "SlotsMore", "c", "a", "b", "_SlotsAlone__private")
+    kinds = [
+        (hostile.DATACLASS, "Plain"),
+        (hostile.DATACLASS, "WithSlots"),
+        (hostile.NAMEDTUPLE, "Pair"),
+    ]
+    state = hostile.class_token(
+        hostile.STATE, "natives", "SlotsMore", "c", "a", "b", "_SlotsAlone__private"
+    )
     for rest in ([0xFF], [hostile.LIST, 0], [*number], [hostile.DICT, 1, *number, 0xFF]):
         yield [*state, hostile.INSTANCE, 0, *number, hostile.ABSENT, *number, hostile.ABSENT, *rest]
     for kind, name in [*kinds, *([(hostile.STRUCT, "Struct")] if natives.STRUCT_CLASSES else [])]:
@@ -117,7 +162,12 @@ def damaged():
         changed = bytearray(whole)
         changed[place] ^= 0xFF
         frames.append(bytes(changed))
-    for old, new in ((b"Plain", b"Pluin"), (b"natives", b"nothing"), (b"RED", b"RAD"), (b"Color", b"Plain")):
+    for old, new in (
+        (b"Plain", b"Pluin"),
+        (b"natives", b"nothing"),
+        (b"RED", b"RAD"),
+        (b"Color", b"Plain"),
+    ):
         frames.append(whole.replace(old, new))
     frames += [hostile.frame(stream) for stream in broken()]
     return frames, bytes(ringcast.pack([{NoHashHere(): natives.Plain(1)}, {1: {NoHashHere()}}]))
@@ -126,7 +176,10 @@ def damaged():
 class Rounds:
     def __init__(self):
         self.good = good()
-        self.whole = {"all": self.good, **{f"item {index}": value for index, value in enumerate(self.good)}}
+        self.whole = {
+            "all": self.good,
+            **{f"item {index}": value for index, value in enumerate(self.good)},
+        }
         self.pickled, self.refused = bad()
         self.damaged, self.unhashable = damaged()
         self.frames = 0
@@ -142,7 +195,9 @@ class Rounds:
 
     def fail(self):
         for value in self.pickled:
-            with contextlib.suppress(LookupError, AttributeError, RecursionError, pickle.PicklingError):
+            with contextlib.suppress(
+                LookupError, AttributeError, RecursionError, pickle.PicklingError
+            ):
                 ringcast.pack(value)
                 raise SystemExit("what can't be pickled was")
         for value in self.refused:
@@ -173,7 +228,9 @@ def run(frames, say=lambda text: None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--frames", type=int, default=1_000_000, help="(default: %(default)s)")
     frames, (blocks, memory) = run(parser.parse_args().frames, lambda text: print(text, flush=True))
     since = f"{blocks:+} blocks, {memory >> 10:+} KiB since a quarter of them"

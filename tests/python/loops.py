@@ -16,7 +16,9 @@ except ImportError:
 
 LOOPS = [
     "asyncio",
-    pytest.param("uvloop", marks=pytest.mark.skipif(uvloop is None, reason="uvloop is not installed here")),
+    pytest.param(
+        "uvloop", marks=pytest.mark.skipif(uvloop is None, reason="uvloop is not installed here")
+    ),
 ]
 
 

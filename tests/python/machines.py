@@ -7,14 +7,14 @@
         job.result()                            # what it returned; AssertionError: what it raised
         a.run(function, ...)                    # start(...).result()
 
-The machines are joined by a switch; `address` (10.77.0.x) is bound to `interface` ("eth0") of each, and `host` is what
-it is called. They share nothing else with each other or with the machine the tests run on, no route, no PID: a process
-of one can't attach to a ring of another. `unplug()` takes a machine's cable out: its packets just go nowhere. A job has
-the `pid` that it sees itself.
+The machines are joined by a switch; `address` (10.77.0.x) is bound to `interface` ("eth0") of each,
+and `host` is what it is called. They share nothing else with each other or with the machine the
+tests run on, no route, no PID: a process of one can't attach to a ring of another. `unplug()` takes
+a machine's cable out: its packets just go nowhere. A job has the `pid` that it sees itself.
 
-Whatever happens, nothing is left: the processes die with the machine, which dies with the block or with the tests'
-process, and the namespaces go with their last process. A job that hangs shows where, and is ended, after WATCHDOG
-seconds. Where namespaces can't be had the test is skipped.
+Whatever happens, nothing is left: the processes die with the machine, which dies with the block or
+with the tests' process, and the namespaces go with their last process. A job that hangs shows
+where, and is ended, after WATCHDOG seconds. Where namespaces can't be had the test is skipped.
 """
 
 import contextlib
@@ -50,7 +50,8 @@ def why_not():
 
 @contextlib.contextmanager
 def machines(number, hosts=None):
-    """`number` machines that can reach each other. hosts: their names (default: machine1, machine2, ...)."""
+    """`number` machines that can reach each other. hosts: their names (default: machine1, machine2,
+    ...)."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
@@ -76,7 +77,9 @@ class Machine:
         self._port = f"port{index}"
         self._switch = None
         self._jobs = []
-        self._agent, theirs = multiprocessing.Pipe()  # a socket pair: descriptors can be sent over it
+        self._agent, theirs = (
+            multiprocessing.Pipe()
+        )  # a socket pair: descriptors can be sent over it
         # The first process of the PID namespace; all others end with it.
         script = "import sys, machines; sys.exit(machines._serve(int(sys.argv[1]), sys.argv[2]))"
         path = os.pathsep.join(filter(None, [os.path.dirname(__file__), *sys.path]))
@@ -90,8 +93,25 @@ class Machine:
 
     def join(self, switch):
         self._switch = switch
-        near, far = str(self._process.pid), str(switch._process.pid)  # unshare itself is in the network namespace
-        _call("ip", "link", "add", "eth0", "netns", near, "type", "veth", "peer", "name", self._port, "netns", far)
+        near, far = (
+            str(self._process.pid),
+            str(switch._process.pid),
+        )  # unshare itself is in the network namespace
+        _call(
+            "ip",
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            near,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            self._port,
+            "netns",
+            far,
+        )
         self.ip("address", "add", f"{self.address}/24", "dev", "eth0")
         self.ip("link", "set", "eth0", "up")
         switch.ip("link", "set", self._port, "master", "switch", "up")
@@ -184,7 +204,7 @@ def _call(*command):
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
 
 
-# ---- Inside of a machine ---------------------------------------------------------------------------------------------
+# ---- Inside of a machine -------------------------------------------------------------------------
 
 _link = None
 
@@ -216,7 +236,9 @@ def _serve(descriptor, host):
             what, argument = tests.recv()
             try:
                 if what == "start":
-                    pipe = multiprocessing.connection.Connection(multiprocessing.reduction.recv_handle(tests))
+                    pipe = multiprocessing.connection.Connection(
+                        multiprocessing.reduction.recv_handle(tests)
+                    )
                     process = context.Process(target=_work, args=(pipe,))
                     process.start()
                     pipe.close()

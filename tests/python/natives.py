@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of every type that a frame has a form of its own for: classes to be found by their name, and strategies."""
+"""
+Values of every type that a frame has a form of its own for: classes to be found by their name, and
+strategies.
+"""
 
 import array
 import collections
@@ -20,7 +23,7 @@ import values
 from hypothesis import strategies as st
 from needs import msgspec, torch
 
-# ---- Classes ---------------------------------------------------------------------------------------------------------
+# ---- Classes -------------------------------------------------------------------------------------
 
 T = typing.TypeVar("T")
 
@@ -173,7 +176,9 @@ if msgspec:
         a: object
         b: object = None
 
-    class StructNamed(msgspec.Struct, kw_only=True, rename="camel", tag="other", forbid_unknown_fields=True):
+    class StructNamed(
+        msgspec.Struct, kw_only=True, rename="camel", tag="other", forbid_unknown_fields=True
+    ):
         b: object = None
         a: object
 
@@ -232,7 +237,15 @@ if msgspec:
     class StructOfOne(msgspec.Struct, metaclass=One):
         a: int
 
-    STRUCT_CLASSES = [Struct, StructFrozen, StructNamed, StructArray, StructLight, StructWeakref, StructOfType]
+    STRUCT_CLASSES = [
+        Struct,
+        StructFrozen,
+        StructNamed,
+        StructArray,
+        StructLight,
+        StructWeakref,
+        StructOfType,
+    ]
     STRUCT_CLASSES.append(StructChecked)
     HASHABLE_CLASSES.append(StructFrozen)
 
@@ -293,7 +306,7 @@ if sys.version_info >= (3, 11):
 
     MEMBERS.append(Name.FIRST)
 
-# ---- Strategies ------------------------------------------------------------------------------------------------------
+# ---- Strategies ----------------------------------------------------------------------------------
 
 BORDERS = [
     sign * (1 << bits) + more
@@ -304,7 +317,8 @@ BORDERS = [
 NUMBER_TYPES = [
     np.dtype(name).type
     for name in (
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 "
+        "complex128 "
         "longlong ulonglong longdouble clongdouble intp"
     ).split()
 ]
@@ -314,19 +328,60 @@ def float_of(bits):
     return struct.unpack("<d", struct.pack("<Q", bits))[0]
 
 
-FACTORIES = [None, list, dict, set, int, float, str, tuple, bool, bytes, bytearray, complex, frozenset]
-# None of them, where the machine has no time zones.
-ZONES = [zoneinfo.ZoneInfo(key) for key in ("Europe/Berlin", "Etc/GMT+5") if key in zoneinfo.available_timezones()] or [
-    None
+FACTORIES = [
+    None,
+    list,
+    dict,
+    set,
+    int,
+    float,
+    str,
+    tuple,
+    bool,
+    bytes,
+    bytearray,
+    complex,
+    frozenset,
 ]
-ints = st.one_of(st.integers(), st.sampled_from(BORDERS), st.integers(0, 130), st.integers(-(1 << 3000), 1 << 3000))
-odd_floats = [0.0, -0.0, float_of(0x7FF8 << 48 | 1), float_of(0xFFF8 << 48 | 7)]  # NaNs that say more
-floats = st.one_of(st.floats(), st.integers(0, 2**64 - 1).map(float_of), st.sampled_from(odd_floats))
+# None of them, where the machine has no time zones.
+ZONES = [
+    zoneinfo.ZoneInfo(key)
+    for key in ("Europe/Berlin", "Etc/GMT+5")
+    if key in zoneinfo.available_timezones()
+] or [None]
+ints = st.one_of(
+    st.integers(),
+    st.sampled_from(BORDERS),
+    st.integers(0, 130),
+    st.integers(-(1 << 3000), 1 << 3000),
+)
+odd_floats = [
+    0.0,
+    -0.0,
+    float_of(0x7FF8 << 48 | 1),
+    float_of(0xFFF8 << 48 | 7),
+]  # NaNs that say more
+floats = st.one_of(
+    st.floats(), st.integers(0, 2**64 - 1).map(float_of), st.sampled_from(odd_floats)
+)
 texts = st.one_of(
     st.text(max_size=12),
     st.text(st.characters(codec=None), max_size=12),  # lone surrogates, too
     st.text("ab", min_size=60, max_size=70),
-    st.sampled_from(["", "\0", "a\0b", "key", "request-17", "é", "\U0001f600" * 9, "\ud800", "z" * 252, "z" * 3000]),
+    st.sampled_from(
+        [
+            "",
+            "\0",
+            "a\0b",
+            "key",
+            "request-17",
+            "é",
+            "\U0001f600" * 9,
+            "\ud800",
+            "z" * 252,
+            "z" * 3000,
+        ]
+    ),
 )
 bytes_ = st.binary(max_size=40) | st.integers(0, 3000).map(bytes)
 numbers = st.one_of(
@@ -337,11 +392,18 @@ numbers = st.one_of(
         for kind in NUMBER_TYPES
         if kind is not np.bool_ and kind not in (np.longdouble, np.clongdouble)
     ),
-    st.sampled_from([np.True_, np.False_, np.longdouble(1.5), np.clongdouble(1j), np.str_("x"), np.bytes_(b"x")]),
-    st.sampled_from([np.datetime64("2020-01-01"), np.timedelta64(3, "s"), np.float64("nan"), np.float32(-0.0)]),
+    st.sampled_from(
+        [np.True_, np.False_, np.longdouble(1.5), np.clongdouble(1j), np.str_("x"), np.bytes_(b"x")]
+    ),
+    st.sampled_from(
+        [np.datetime64("2020-01-01"), np.timedelta64(3, "s"), np.float64("nan"), np.float32(-0.0)]
+    ),
 )
 arrays = st.tuples(
-    st.sampled_from(values.NUMPY_DTYPES), values.shapes, st.sampled_from(values.LAYOUTS), values.seeds
+    st.sampled_from(values.NUMPY_DTYPES),
+    values.shapes,
+    st.sampled_from(values.LAYOUTS),
+    values.seeds,
 ).map(lambda recipe: values.cook_array(*recipe))
 tensors = st.nothing()
 torch_names = st.nothing()
@@ -355,7 +417,9 @@ if torch:
     ).map(lambda recipe: values.cook_tensor(*recipe))
     torch_names = st.one_of(
         st.sampled_from([getattr(torch, name) for name in values.TORCH_DTYPES]),
-        st.sampled_from([torch.device("cpu"), torch.device("cuda", 1), torch.device("meta"), torch.quint8]),
+        st.sampled_from(
+            [torch.device("cpu"), torch.device("cuda", 1), torch.device("meta"), torch.quint8]
+        ),
         st.lists(st.integers(0, 2**62), max_size=4).map(torch.Size),
     )
 
@@ -367,7 +431,9 @@ zones = st.one_of(
         st.timedeltas(-datetime.timedelta(hours=23), datetime.timedelta(hours=23)),
         st.text(max_size=4),
     ),
-    st.timedeltas(-datetime.timedelta(hours=23), datetime.timedelta(hours=23)).map(datetime.timezone),
+    st.timedeltas(-datetime.timedelta(hours=23), datetime.timedelta(hours=23)).map(
+        datetime.timezone
+    ),
     st.sampled_from(ZONES),
 )
 
@@ -389,7 +455,9 @@ standard = st.one_of(
     st.builds(pathlib.PurePosixPath, texts),
     st.builds(pathlib.PosixPath, texts),
     st.lists(texts, max_size=3).map(lambda parts: pathlib.PureWindowsPath(*parts)),
-    st.sampled_from([np.dtype(text) for text in "? i1 >u2 <i4 f8 >c16 O S3 U5 V7 M8[D] m8[25s]".split()]),
+    st.sampled_from(
+        [np.dtype(text) for text in "? i1 >u2 <i4 f8 >c16 O S3 U5 V7 M8[D] m8[25s]".split()]
+    ),
 )
 
 atoms = st.one_of(
@@ -417,8 +485,12 @@ def make(cls, attributes):
 
 
 def stateful(children):
-    """Instances of which some attributes are not set, or that have more than others of the class."""
-    names = st.sampled_from(["a", "b", "c", "\xe9", "more", "__orig_class__", "_SlotsAlone__private"])
+    """
+    Instances of which some attributes are not set, or that have more than others of the class.
+    """
+    names = st.sampled_from(
+        ["a", "b", "c", "\xe9", "more", "__orig_class__", "_SlotsAlone__private"]
+    )
     slots = st.sampled_from(["a", "b", "_SlotsAlone__private"])
     free = [Bare, SlotsMore, types.SimpleNamespace, PlainMore, Plain]
     return st.one_of(
@@ -460,7 +532,9 @@ def containers(children):
         stateful(children),
         st.builds(OfType, children),
         st.builds(Made, children, children),
-        st.tuples(children, st.integers(2, 5)).map(lambda pair: [pair[0]] * pair[1]),  # the same one, several times
+        st.tuples(children, st.integers(2, 5)).map(
+            lambda pair: [pair[0]] * pair[1]
+        ),  # the same one, several times
         st.lists(ints, min_size=3, max_size=300),
         st.lists(st.sampled_from(BORDERS), min_size=3, max_size=6),
         st.lists(floats, min_size=3, max_size=20).map(tuple),
@@ -471,7 +545,11 @@ def containers(children):
         ),
         st.dictionaries(keys, children, max_size=4).map(collections.OrderedDict),
         st.dictionaries(keys, children, max_size=4).map(collections.Counter),
-        st.builds(collections.defaultdict, st.sampled_from(FACTORIES), st.dictionaries(keys, children, max_size=4)),
+        st.builds(
+            collections.defaultdict,
+            st.sampled_from(FACTORIES),
+            st.dictionaries(keys, children, max_size=4),
+        ),
     )
 
 
@@ -484,7 +562,14 @@ typed_arrays = st.builds(
 
 natives = st.recursive(
     st.one_of(
-        atoms, ranges, bytes_.map(bytearray), typed_arrays, arrays, tensors, st.builds(Empty), st.just(Nothing())
+        atoms,
+        ranges,
+        bytes_.map(bytearray),
+        typed_arrays,
+        arrays,
+        tensors,
+        st.builds(Empty),
+        st.just(Nothing()),
     ),
     containers,
     max_leaves=12,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other processes for the tests: each is told over a pipe which function to call, and answers with what it gave.
+"""Other processes for the tests: each is told over a pipe which function to call, and answers with
+what it gave.
 
 The functions take a dict first, which lives as long as the process.
 """
@@ -21,7 +22,9 @@ WATCHDOG = 120  # seconds; a test that takes longer hangs
 
 @contextlib.contextmanager
 def forked(function):
-    """A child, made by fork, that calls it once the block is over; then what it gave is in the list."""
+    """
+    A child, made by fork, that calls it once the block is over; then what it gave is in the list.
+    """
     (go, told), (reading, writing) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -120,7 +123,9 @@ def state_of(pid):
 
 
 def call_all(peers, function, *args):
-    """Has all of them do it at once. Hears all of them out, even if one fails: they stay in step."""
+    """
+    Has all of them do it at once. Hears all of them out, even if one fails: they stay in step.
+    """
     for peer in peers:
         peer.start(function, *args)
     results, errors = [], []
@@ -147,7 +152,7 @@ def still_works(writer, reader):
     return reader.recv(0)["a"].tolist() == [0, 1, 2]
 
 
-# ---- What peers do -----------------------------------------------------------------------------------------------
+# ---- What peers do -------------------------------------------------------------------------------
 
 
 def attach(state, handle, name=None):

@@ -26,8 +26,17 @@ def fields_of(value):
 def is_instance(value):
     """Whether it is an instance of a class of ours, or of one that is like these."""
     cls = type(value)
-    of_ours = hasattr(cls, "__struct_fields__") or hasattr(value, "__dict__") or copyreg._slotnames(cls)
-    others = (type, enum.Enum, pathlib.PurePath, uuid.UUID, decimal.Decimal, *([torch.Tensor] if torch else []))
+    of_ours = (
+        hasattr(cls, "__struct_fields__") or hasattr(value, "__dict__") or copyreg._slotnames(cls)
+    )
+    others = (
+        type,
+        enum.Enum,
+        pathlib.PurePath,
+        uuid.UUID,
+        decimal.Decimal,
+        *([torch.Tensor] if torch else []),
+    )
     return bool(of_ours) and not isinstance(value, others)
 
 
@@ -43,9 +52,16 @@ def print_of(value):
     if torch and isinstance(value, torch.Tensor):
         return kind, value.dtype, value.shape, value.requires_grad, values.tensor_bytes(value)
     if isinstance(value, np.ndarray):
-        return kind, value.dtype.newbyteorder("="), value.shape, value.astype(value.dtype.newbyteorder("=")).tobytes()
+        return (
+            kind,
+            value.dtype.newbyteorder("="),
+            value.shape,
+            value.astype(value.dtype.newbyteorder("=")).tobytes(),
+        )
     if isinstance(value, np.generic):
-        kind = np.dtype(value.dtype.str).type  # of two that are one, such as longlong and int64, a pickle has the other
+        kind = np.dtype(
+            value.dtype.str
+        ).type  # of two that are one, such as longlong and int64, a pickle has the other
         return kind, value.dtype, value.tobytes() if value.dtype.char not in "gG" else repr(value)
     if isinstance(value, type):
         return kind, id(value)
@@ -55,7 +71,11 @@ def print_of(value):
     if isinstance(value, (set, frozenset)):
         return kind, sorted((print_of(item) for item in value), key=repr)
     if isinstance(value, (list, tuple)):
-        return kind, [print_of(item) for item in value], print_of(getattr(value, "__dict__", None) or 0)
+        return (
+            kind,
+            [print_of(item) for item in value],
+            print_of(getattr(value, "__dict__", None) or 0),
+        )
     if kind is array.array:
         return kind, value.typecode, value.tobytes()
     if kind is collections.deque:

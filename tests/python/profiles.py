@@ -60,7 +60,9 @@ def named(folder: Any) -> Any:
     return {path.name for path in pathlib.Path(folder).iterdir()}
 
 
-def span(kind: str, start: float, end: float, thread: int, nbytes: int = 0, clock: Any = None) -> _spans.Span:
+def span(
+    kind: str, start: float, end: float, thread: int, nbytes: int = 0, clock: Any = None
+) -> _spans.Span:
     """start, end: milliseconds from now on."""
     now = clock() if clock is not None else 0
     return _spans.Span(kind, now + round(start * MS), now + round(end * MS), thread, 1, 0, nbytes)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of vLLM's MessageQueue have in common. It imports no torch, which the peers would wait for."""
+"""What the tests of vLLM's MessageQueue have in common. It imports no torch, which the peers would
+wait for."""
 
 import contextlib
 import faulthandler
@@ -31,7 +32,9 @@ def watchdog():
 
 def make(readers=1, **options):
     writer = MessageQueue(readers, readers, **options)
-    return writer, [MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(readers)]
+    return writer, [
+        MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(readers)
+    ]
 
 
 def make_ready(readers=1, **options):
@@ -44,7 +47,10 @@ def make_ready(readers=1, **options):
 
 @contextlib.contextmanager
 def meanwhile(call, *args):
-    """Run it in a thread during the block, and give what it returned or raised, by the time the block is over."""
+    """
+    Run it in a thread during the block, and give what it returned or raised, by the time the block
+    is over.
+    """
     outcome = []
 
     def run():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of large received arrays that is used again: its counts, which the package keeps for tests alone."""
+"""The memory of large received arrays that is used again: its counts, which the package keeps for
+tests alone."""
 
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of ringcast.vllm.group share: pairs of ranks, of which the first sends to the second."""
+"""
+What the tests of ringcast.vllm.group share: pairs of ranks, of which the first sends to the second.
+"""
 
 import torch.distributed as dist
 

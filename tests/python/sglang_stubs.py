@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's modules as stubs, with the names and signatures that the real ones had in August 2026."""
+"""
+SGLang's modules as stubs, with the names and signatures that the real ones had in August 2026.
+"""
 
 import sys
 from types import MappingProxyType
@@ -112,7 +114,8 @@ def hash_feature(f):
     hashed.append(f)
     return int.from_bytes(hashlib.sha256(memoryview(f.contiguous().numpy()).cast('B')).digest()[:8], 'big')
 """,
-    # As in 0.5.23: the first rank makes them or tells why not, and one class of errors ends a request alone.
+    # As in 0.5.23: the first rank makes them or tells why not, and one class of errors ends a
+    # request alone.
     "srt/managers/scheduler.py": """
 import torch
 from types import SimpleNamespace
@@ -150,7 +153,9 @@ class Scheduler:
 }
 
 
-def write_stubs(folder: Any, more: Mapping[str, str] = MappingProxyType({}), **changes: str) -> None:
+def write_stubs(
+    folder: Any, more: Mapping[str, str] = MappingProxyType({}), **changes: str
+) -> None:
     """more: modules by path, beside STUBS."""
     for path, text in {**STUBS, **more}.items():
         file = folder / "sglang" / path
@@ -176,7 +181,10 @@ NAMES = [
 CLASSES = [
     *(
         (module, "GroupCoordinator", name)
-        for module in ("srt.distributed.parallel_state", "multimodal_gen.runtime.distributed.group_coordinator")
+        for module in (
+            "srt.distributed.parallel_state",
+            "multimodal_gen.runtime.distributed.group_coordinator",
+        )
         for name in ("broadcast_tensor_dict", "broadcast_object", "all_gather_object", "barrier")
     ),
     ("srt.managers.scheduler", "Scheduler", "_process_and_broadcast_mm_inputs"),

@@ -23,7 +23,10 @@ def rates(monkeypatch):
 
 
 def test_the_map_is_the_rules_decision_for_each_cell(capsys):
-    assert command.main(["advise", "--format", "json", "--tp", "2", "--tp", "4", "--size", "10000000"]) == 0
+    assert (
+        command.main(["advise", "--format", "json", "--tp", "2", "--tp", "4", "--size", "10000000"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["cpus"] == 2
     assert [(cell["ranks"], cell["way"]) for cell in found["cells"]] == [(2, "hash"), (4, "hash")]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a sender may run ahead of the slowest receiver: of a ring, of a group's broadcasts, of a queue."""
+"""How far a sender may run ahead of the slowest receiver: of a ring, of a group's broadcasts, of a
+queue."""
 
 import itertools
 import os
@@ -30,7 +31,9 @@ def test_a_ring_has_the_bound_that_is_asked_for():
     tap = ringcast.Tap(writer.handle)  # does not count
     assert sent_until_full(lambda value: writer.send(value, timeout=0)) == 3
     assert [fast.recv(timeout=0) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(TimeoutError, match=r"3 frames are not taken yet \(ahead\): reader 1 'slow' .* blocks"):
+    with pytest.raises(
+        TimeoutError, match=r"3 frames are not taken yet \(ahead\): reader 1 'slow' .* blocks"
+    ):
         writer.send("no", timeout=0.001)
     assert slow.recv(timeout=0) == 0
     writer.send("yes", timeout=0)
@@ -76,7 +79,12 @@ def ranks_ahead(setting: Optional[str], stream: str) -> int:
 @needs.needs_torch
 @pytest.mark.parametrize(
     "setting, stream, sent",
-    [(None, "broadcast", 8), ("3", "broadcast", 3), ("0", "broadcast", 1000), (None, "share", 1000)],
+    [
+        (None, "broadcast", 8),
+        ("3", "broadcast", 3),
+        ("0", "broadcast", 1000),
+        (None, "share", 1000),
+    ],
 )
 def test_a_source_is_a_few_broadcasts_ahead(ranks, setting, stream, sent):
     assert ranks.run(2, ranks_ahead, setting, stream) == [sent, 0]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every drop-in promises, by each of its functions, on one machine and across machines. Ranks that refuse to
-attach to each other's rings stand for machines."""
+"""What every drop-in promises, by each of its functions, on one machine and across machines. Ranks
+that refuse to attach to each other's rings stand for machines."""
 
 import os
 import signal
@@ -25,24 +25,32 @@ pytestmark = pytest.mark.alike
 
 
 every_way = pytest.mark.parametrize("name", WAYS)
-near_and_far = pytest.mark.parametrize("machines", [None, PAIRS], ids=["one machine", "two machines"])
+near_and_far = pytest.mark.parametrize(
+    "machines", [None, PAIRS], ids=["one machine", "two machines"]
+)
 
 
 @pytest.fixture(autouse=True)
 def zmq_for_queues(request):
     """A queue's readers on other machines need pyzmq."""
     parameters = getattr(request.node, "callspec", None)
-    if parameters and parameters.params.get("name") == "queue" and parameters.params.get("machines"):
+    if (
+        parameters
+        and parameters.params.get("name") == "queue"
+        and parameters.params.get("machines")
+    ):
         pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
 
-# ---- What arrives ----------------------------------------------------------------------------------------------------
+# ---- What arrives --------------------------------------------------------------------------------
 
 
 @near_and_far
 @pytest.mark.parametrize("name", [*WAYS, *APART])
 @on_ranks(4)
-def test_every_value_arrives_equal_in_order_and_writable_from_every_source(name: str, machines: Machines) -> None:
+def test_every_value_arrives_equal_in_order_and_writable_from_every_source(
+    name: str, machines: Machines
+) -> None:
     with opened(name, machines) as way:
         for src in range(dist.get_world_size()):
             for function in way.functions:
@@ -53,7 +61,9 @@ def test_every_value_arrives_equal_in_order_and_writable_from_every_source(name:
                         scribble(got)
 
 
-@pytest.mark.parametrize("machines", [((0, 3), (1,), (2,)), ((0,), (1, 2, 3)), ((1,), (0,), (2,), (3,))])
+@pytest.mark.parametrize(
+    "machines", [((0, 3), (1,), (2,)), ((0,), (1, 2, 3)), ((1,), (0,), (2,), (3,))]
+)
 @pytest.mark.parametrize("name", ["torch", "pairs", "share_once"])
 @on_ranks(4)
 def test_ranks_may_be_on_machines_in_any_order(name: str, machines: Machines) -> None:
@@ -83,7 +93,9 @@ def test_of_a_dict_of_a_class_its_items_are_sent(name: str) -> None:
 @near_and_far
 @every_way
 @on_ranks(4)
-def test_what_is_sent_through_a_full_ring_arrives_in_order_and_stays_as_it_is(name: str, machines: Machines) -> None:
+def test_what_is_sent_through_a_full_ring_arrives_in_order_and_stays_as_it_is(
+    name: str, machines: Machines
+) -> None:
     """Of all sizes, in a small ring, of which none is touched by a later one."""
     os.environ["RINGCAST_CAPACITY"] = "65536"
     sizes = [(0, 10, 1000, 5000, 10, 200_000)[step % 6] for step in range(150)]
@@ -137,7 +149,8 @@ def test_rings_wait_for_latency_unless_the_environment_says_otherwise(
 
     def recorded(make: Any) -> Any:
         def made(*arguments: Any, **options: Any) -> Any:
-            # Not a probe of which ranks share a machine, nor a hub, which retains nothing: its thread waits otherwise.
+            # Not a probe of which ranks share a machine, nor a hub, which retains nothing: its
+            # thread waits otherwise.
             is_hub = "leases" in options and "retain" not in options
             if "numa" not in options and not is_hub and len(arguments) + len(options) > 1:
                 modes.append(options.get("wait", "unless told otherwise"))
@@ -152,7 +165,7 @@ def test_rings_wait_for_latency_unless_the_environment_says_otherwise(
     assert set(modes) == {mode}
 
 
-# ---- What can't be sent or received ----------------------------------------------------------------------------------
+# ---- What can't be sent or received --------------------------------------------------------------
 
 
 class Fails:
@@ -194,7 +207,9 @@ def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_
                         way(function, value, src)
                 elif name != "queue":  # in which nothing is sent then
                     text = text_of(ringcast.SendError, lambda: way(function, value, src))  # noqa: B023
-                    assert text.startswith(f"{function} failed at the source, rank 1: {type(error).__name__}: "), text
+                    assert text.startswith(
+                        f"{function} failed at the source, rank 1: {type(error).__name__}: "
+                    ), text
                     assert told in text and len(text) <= 400, text
                 way.check(src)
                 dist.barrier()  # pairs change to their ring in between
@@ -204,7 +219,9 @@ def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_
                         way.call(function, [("a", 1)], src)
                 else:
                     text = text_of(ringcast.SendError, lambda: way(function, {}, src))  # noqa: B023
-                    assert text.startswith(f"{function} failed at the source, rank 1: TypeError: "), text
+                    assert text.startswith(
+                        f"{function} failed at the source, rank 1: TypeError: "
+                    ), text
                 way.check(src)
 
 
@@ -254,7 +271,9 @@ def receive_failing(way: Way, error: type) -> None:
 @near_and_far
 @every_way
 @on_ranks(4)
-def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(name: str, machines: Machines) -> None:
+def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(
+    name: str, machines: Machines
+) -> None:
     with opened(name, machines) as way:
         for error in LookupError, TimeoutError:
             receive_failing(way, error)
@@ -267,11 +286,17 @@ def ranks_without_pickles(name: str, where: str) -> List[str]:
     with opened(name) as way:
         way.check()
         for function in way.functions:
-            for value in [{"x": Explosive()}] + [of_meta()] * (where == "source" and not function.endswith("dict")):
+            for value in [{"x": Explosive()}] + [of_meta()] * (
+                where == "source" and not function.endswith("dict")
+            ):
                 if is_source and where == "others":
                     way(function, value)
                 elif is_source or name != "queue" or where == "others":
-                    error = ringcast.PickleRefused if is_source or where == "others" else ringcast.SendError
+                    error = (
+                        ringcast.PickleRefused
+                        if is_source or where == "others"
+                        else ringcast.SendError
+                    )
                     texts.append(text_of(error, lambda: way(function, value)))  # noqa: B023
                 way.check()
     return texts
@@ -292,7 +317,9 @@ def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(r
 @near_and_far
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if len(way.functions) > 1])
 @on_ranks(4)
-def test_a_rank_that_calls_another_function_than_the_source_is_told_both(name: str, machines: Machines) -> None:
+def test_a_rank_that_calls_another_function_than_the_source_is_told_both(
+    name: str, machines: Machines
+) -> None:
     with opened(name, machines) as way:
         way.check()
         there = way.functions[:2]
@@ -307,7 +334,7 @@ def test_a_rank_that_calls_another_function_than_the_source_is_told_both(name: s
         way.check()
 
 
-# ---- Ends ------------------------------------------------------------------------------------------------------------
+# ---- Ends ----------------------------------------------------------------------------------------
 
 
 @every_way
@@ -326,10 +353,13 @@ def test_closing_frees_the_rings_and_the_next_use_makes_new_ones(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "machines"), [*((name, None) for name in WAYS), ("torch", PAIRS), ("queue", PAIRS), ("share_once", PAIRS)]
+    ("name", "machines"),
+    [*((name, None) for name in WAYS), ("torch", PAIRS), ("queue", PAIRS), ("share_once", PAIRS)],
 )
 @on_ranks(4)
-def test_when_the_source_closes_the_others_receive_the_rest_and_are_told(name: str, machines: Machines) -> None:
+def test_when_the_source_closes_the_others_receive_the_rest_and_are_told(
+    name: str, machines: Machines
+) -> None:
     with opened(name, machines) as way:
         for _ in range(3):  # pairs change to their ring
             way.check()
@@ -360,10 +390,16 @@ def ranks_dying(name: str, machines: Machines, dying: int) -> str:
         lost_source = dying == 0 or machines is not None and rank == 3 and dying == 2
         with pytest.raises(ringcast.WriterGone if lost_source else ringcast.ReaderDied) as raised:
             way(way.functions[-1], 1)
-        who = f"pid {pids[0]}" if name == "queue" and dying == 0 else f"rank {dying} (pid {pids[dying]}"
+        who = (
+            f"pid {pids[0]}"
+            if name == "queue" and dying == 0
+            else f"rank {dying} (pid {pids[dying]}"
+        )
         assert who in str(raised.value), raised.value
         if not lost_source:  # else the next call makes a new ring
-            assert text_of(ringcast.ReaderDied, lambda: way(way.functions[-1], 1)) == str(raised.value)
+            assert text_of(ringcast.ReaderDied, lambda: way(way.functions[-1], 1)) == str(
+                raised.value
+            )
         return str(raised.value)
 
 
@@ -375,7 +411,8 @@ def test_a_rank_that_dies_is_named_on_all_others(mortals, name, dying):
 
 
 @pytest.mark.parametrize(
-    ("name", "dying"), [("torch", 1), ("torch", 2), ("torch", 3), ("torch", 0), ("share_once", 3), ("share_once", 0)]
+    ("name", "dying"),
+    [("torch", 1), ("torch", 2), ("torch", 3), ("torch", 0), ("share_once", 3), ("share_once", 0)],
 )
 def test_a_rank_that_dies_on_any_machine_is_named_on_all(mortals, name, dying):
     texts = mortals.run(4, ranks_dying, name, PAIRS, dying, dying=dying)

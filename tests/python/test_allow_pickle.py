@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pickles are turned off nothing is sent or loaded that needs one: the error names it, and the ring goes on."""
+"""
+Where pickles are turned off nothing is sent or loaded that needs one: the error names it, and the
+ring goes on.
+"""
 
 import collections
 import dataclasses
@@ -31,7 +34,10 @@ pytestmark = pytest.mark.alike
 @pytest.fixture
 def ends():
     """A ring whose writer sends pickles and whose reader loads none."""
-    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+    with (
+        ringcast.Writer(1 << 20) as writer,
+        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
+    ):
         yield writer, reader
 
 
@@ -63,9 +69,18 @@ NESTED = [{1: (2, {3}), "i": 2**63, "s": "\ud800"}, [Counted([1, 2]), range(3)],
 LEAF, OF_CLASS, OWN = struct.Struct("<i"), Counted(Fraction(1)), []
 OWN.append(OWN)
 NEEDY = [
-    ({"cfg": Fraction(1)}, "value['cfg'] is of type fractions.Fraction (an instance of a class that says"),
-    ({**PLAIN, "ids": [1, Fraction(1)]}, "value['ids'][1] is of type fractions.Fraction (an instance of "),
-    ({"d": {"x": ({1: OF_CLASS},)}}, "value['d']['x'][0][1].by is of type fractions.Fraction (an instance of "),
+    (
+        {"cfg": Fraction(1)},
+        "value['cfg'] is of type fractions.Fraction (an instance of a class that says",
+    ),
+    (
+        {**PLAIN, "ids": [1, Fraction(1)]},
+        "value['ids'][1] is of type fractions.Fraction (an instance of ",
+    ),
+    (
+        {"d": {"x": ({1: OF_CLASS},)}},
+        "value['d']['x'][0][1].by is of type fractions.Fraction (an instance of ",
+    ),
     ({"s": {1, (2, LEAF)}}, "value['s']{...}[1] is of type _struct.Struct, "),
     ({"a": np.array([1], object)}, "value['a'] is a numpy.ndarray of dtype object, "),
     ({"a": [np.array([1], object)]}, "value['a'][0] is a numpy.ndarray of dtype object, "),
@@ -75,7 +90,10 @@ NEEDY = [
         [{Unspeakable(): LEAF}],
         "a key of value[0] is of type test_allow_pickle.Unspeakable (an instance of a class that ",
     ),
-    ({"l": OWN}, "value is a dict that holds itself, is nested too deep or stands in the value too often, "),
+    (
+        {"l": OWN},
+        "value is a dict that holds itself, is nested too deep or stands in the value too often, ",
+    ),
     (slice(0, LEAF), "value.stop is of type _struct.Struct, "),
     (LEAF, "value is of type _struct.Struct, "),
 ]
@@ -87,21 +105,39 @@ class Text(str):
 
 # As docs/codec.md lists them.
 BY_PICKLE = [
-    *(re.compile("a"), Fraction(1, 3), ipaddress.ip_address("::1"), random.Random(1), ValueError("x")),
+    *(
+        re.compile("a"),
+        Fraction(1, 3),
+        ipaddress.ip_address("::1"),
+        random.Random(1),
+        ValueError("x"),
+    ),
     *(int, dataclasses.dataclass, len, functools.partial(len), collections.defaultdict(lambda: 0)),
-    *(Text("a"), type("Dict", (dict,), {})(), type("List", (list,), {})(), ..., np.ma.array([1]), np.array([{}])),
+    *(
+        Text("a"),
+        type("Dict", (dict,), {})(),
+        type("List", (list,), {})(),
+        ...,
+        np.ma.array([1]),
+        np.array([{}]),
+    ),
 ]
 
 
 @pytest.mark.parametrize("value", BY_PICKLE, ids=lambda value: type(value).__name__)
 def test_what_the_page_of_the_codec_says_needs_a_pickle(value):
-    with pytest.raises(ringcast.PickleRefused, match=r"no __reduce__, __getstate__ or the like \(docs/codec.md\)$"):
+    with pytest.raises(
+        ringcast.PickleRefused, match=r"no __reduce__, __getstate__ or the like \(docs/codec.md\)$"
+    ):
         ringcast.pack([value], allow_pickle=False)
 
 
 @pytest.mark.parametrize("value, text", NEEDY, ids=[text for _, text in NEEDY])
 def test_a_writer_names_what_it_would_have_to_pickle(value, text):
-    with ringcast.Writer(1 << 20, allow_pickle=False) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 20, allow_pickle=False) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         for send in (writer.send, lambda value: ringcast.pack(value, allow_pickle=False)):
             with pytest.raises(ringcast.PickleRefused) as raised:
                 send(value)
@@ -121,18 +157,24 @@ def test_tensors_of_plain_numbers_need_no_pickle():
         with ringcast.Reader(writer.handle, allow_pickle=False) as reader:
             writer.send({"t": torch.nn.Parameter(torch.ones(2))}, 0)
             assert type(reader.recv(0)["t"]) is torch.nn.Parameter
-            with pytest.raises(ringcast.PickleRefused, match=r"^value\['t'\] is a torch.Tensor of torch.float32, "):
+            with pytest.raises(
+                ringcast.PickleRefused, match=r"^value\['t'\] is a torch.Tensor of torch.float32, "
+            ):
                 writer.send({"t": torch.eye(2).to_sparse()}, 0)
 
 
 def test_a_reader_refuses_a_pickle_unseen_and_goes_on(ends, tmp_path):
     writer, reader = ends
-    for index, value in enumerate((Trap(str(tmp_path / "value")), {"n": 1, "trap": Trap(str(tmp_path / "item"))})):
+    for index, value in enumerate(
+        (Trap(str(tmp_path / "value")), {"n": 1, "trap": Trap(str(tmp_path / "item"))})
+    ):
         writer.send(value, 0, tag=7)
         with pytest.raises(ringcast.PickleRefused) as raised:
             reader.recv_tagged(0)
         text = str(raised.value)
-        assert ("the frame holds a pickle, for 'trap', " if index else "the frame holds a pickle, ") in text
+        assert (
+            "the frame holds a pickle, for 'trap', " if index else "the frame holds a pickle, "
+        ) in text
         assert "which asks for posix.mkdir; " in text and "allow_pickle=False" in text
         assert raised.value.errno == errno.EOPNOTSUPP and reader.lag == 0
     assert list(tmp_path.iterdir()) == [] and still_works(writer, reader)
@@ -150,9 +192,14 @@ def test_a_tap_refuses_it_too(ends, tmp_path):
 
 def test_what_was_packed_with_a_pickle_is_refused():
     packed = ringcast.pack({"n": 1, "c": Fraction(1)})
-    with ringcast.Writer(1 << 20, allow_pickle=False) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 20, allow_pickle=False) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         for send in (writer.send, lambda value: ringcast.pack(value, allow_pickle=False)):
-            with pytest.raises(ringcast.PickleRefused, match="for 'c', which asks for fractions.Fraction"):
+            with pytest.raises(
+                ringcast.PickleRefused, match="for 'c', which asks for fractions.Fraction"
+            ):
                 send(packed)
         writer.send(ringcast.pack(PLAIN), 0)
         assert list(reader.recv(0)) == list(PLAIN) and still_works(writer, reader)
@@ -163,7 +210,7 @@ def test_what_was_packed_with_a_pickle_is_refused():
     assert ringcast.pack(packed) is packed
 
 
-# ---- What is told of a pickle --------------------------------------------------------------------------------------
+# ---- What is told of a pickle --------------------------------------------------------------------
 
 
 def refusal_of(ends, data):
@@ -180,12 +227,18 @@ def test_the_names_that_a_pickle_asks_for_are_told(ends, protocol):
     assert refusal_of(ends, pickle.dumps(twice, protocol)) == (
         "the frame holds a pickle, which asks for collections.OrderedDict and numpy.dtype"
     )
-    assert refusal_of(ends, pickle.dumps([1, "a.b", {2: None}], protocol)).endswith("which is of built-in types alone")
+    assert refusal_of(ends, pickle.dumps([1, "a.b", {2: None}], protocol)).endswith(
+        "which is of built-in types alone"
+    )
 
 
 def test_names_are_found_in_the_memo_and_beside_others(ends):
-    assert "asks for os.system" in refusal_of(ends, b"\x80\x04\x8c\x02os\x94\x8c\x06system\x94\x93.")
-    assert "asks for os.system" in refusal_of(ends, b"\x80\x04\x8c\x02os\x940\x8c\x06system\x940h\x00h\x01\x93.")
+    assert "asks for os.system" in refusal_of(
+        ends, b"\x80\x04\x8c\x02os\x94\x8c\x06system\x94\x93."
+    )
+    assert "asks for os.system" in refusal_of(
+        ends, b"\x80\x04\x8c\x02os\x940\x8c\x06system\x940h\x00h\x01\x93."
+    )
     assert "asks for os.system" in refusal_of(ends, b"(S'id'\nios\nsystem\n.")
     assert "asks for extension 7 of copyreg" in refusal_of(ends, b"\x80\x02\x82\x07.")
     assert "asks for a persistent object" in refusal_of(ends, b"Pid\n.")
@@ -201,19 +254,25 @@ def test_a_pickle_of_many_or_long_names_makes_no_long_message(ends):
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=st.binary(max_size=200) | st.text("(}]acdehijlopqrstuN0123456789\n'ISUVXZ.").map(str.encode))
+@given(
+    data=st.binary(max_size=200)
+    | st.text("(}]acdehijlopqrstuN0123456789\n'ISUVXZ.").map(str.encode)
+)
 def test_whatever_stands_for_a_pickle_is_refused(lasting, data):
     refusal_of(lasting, data)
 
 
 @pytest.fixture(scope="module")
 def lasting():
-    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+    with (
+        ringcast.Writer(1 << 20) as writer,
+        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
+    ):
         assert still_works(writer, reader)  # a first wait opens descriptors
         yield writer, reader
 
 
-# ---- For the whole process -----------------------------------------------------------------------------------------
+# ---- For the whole process -----------------------------------------------------------------------
 
 ONE, TWO = [Fraction(1)], {"x": Fraction(2)}
 
@@ -227,7 +286,10 @@ def test_the_environment_turns_pickles_off(monkeypatch):
             ringcast.pack(ONE)
         with pytest.raises(ringcast.PickleRefused):
             ringcast.unpack(ringcast.pack(ONE, allow_pickle=True))
-        with ringcast.Reader(free.handle) as reader, ringcast.Reader(free.handle, allow_pickle=True) as other:
+        with (
+            ringcast.Reader(free.handle) as reader,
+            ringcast.Reader(free.handle, allow_pickle=True) as other,
+        ):
             with ringcast.Tap(free.handle) as tap:
                 free.send(ONE, 0)
                 free.send(ringcast.pack(TWO, allow_pickle=True), 0)
@@ -272,8 +334,14 @@ def test_the_environment_is_heeded_as_it_is_at_each_call(monkeypatch):
 
 def test_without_pythons_own_environ_the_process_environment_counts():
     code = "import fractions, os, ringcast; os.environ = dict(os.environ); ringcast.pack(fractions.Fraction(1))"
-    environment = {**os.environ, "RINGCAST_ALLOW_PICKLE": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "RINGCAST_ALLOW_PICKLE": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert "PickleRefused" in done.stderr
 
 
@@ -281,9 +349,15 @@ def test_without_pythons_own_environ_the_process_environment_counts():
 def test_a_word_that_is_neither_0_nor_1_is_refused(monkeypatch, text):
     with ringcast.Writer(1 << 16) as writer:
         monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", text)
-        makers = lambda: ringcast.Writer(1 << 16), lambda: ringcast.Reader(writer.handle), lambda: ringcast.pack(1)
+        makers = (
+            lambda: ringcast.Writer(1 << 16),
+            lambda: ringcast.Reader(writer.handle),
+            lambda: ringcast.pack(1),
+        )
         for make in makers:
-            with pytest.raises(ValueError, match=f"RINGCAST_ALLOW_PICKLE is '{text}': it must be 0"):
+            with pytest.raises(
+                ValueError, match=f"RINGCAST_ALLOW_PICKLE is '{text}': it must be 0"
+            ):
                 make()
 
 

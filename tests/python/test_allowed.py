@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pickles are turned off a frame names only classes that are allowed: any other is refused by its name, before
-anything is built or run."""
+"""Where pickles are turned off a frame names only classes that are allowed: any other is refused by
+its name, before anything is built or run."""
 
 import collections
 import fractions
@@ -26,10 +26,20 @@ HERE = "allowed_here"
 
 
 def define(module, name, base=None, **namespace):
-    """A dataclass of one field that a frame finds in a module of that name, which conftest.py has not allowed."""
+    """
+    A dataclass of one field that a frame finds in a module of that name, which conftest.py has not
+    allowed.
+    """
     made = sys.modules.setdefault(module, types.ModuleType(module))
-    fields = {"__annotations__": {"path": str}, "__module__": module, "__qualname__": name, **namespace}
-    made_class = dataclasses.dataclass(type(name.rpartition(".")[2], (base,) if base else (), fields))
+    fields = {
+        "__annotations__": {"path": str},
+        "__module__": module,
+        "__qualname__": name,
+        **namespace,
+    }
+    made_class = dataclasses.dataclass(
+        type(name.rpartition(".")[2], (base,) if base else (), fields)
+    )
     owner = made if "." not in name else getattr(made, name.partition(".")[0])
     setattr(owner, name.rpartition(".")[2], made_class)
     return made_class
@@ -46,11 +56,15 @@ Below = define(HERE + ".package.module", "Below")
 Beside = define(HERE + "_not", "Beside")
 Marks = define(HERE, "Marks", __del__=leave_a_mark)
 MarksToo = define(HERE, "MarksToo", Marks)
-Hashed = define(HERE, "Hashed", __hash__=lambda self: leave_a_mark(self) or 1, __eq__=lambda self, other: True)
+Hashed = define(
+    HERE, "Hashed", __hash__=lambda self: leave_a_mark(self) or 1, __eq__=lambda self, other: True
+)
 Pair = collections.namedtuple("Pair", "path", module=HERE)
 Colour = enum.Enum("Colour", "RED", module=HERE)
 Bits = enum.Flag("Bits", "A B", module=HERE)
-Bare = type("Bare", (), {"__module__": HERE, "__eq__": lambda self, other: vars(self) == vars(other)})
+Bare = type(
+    "Bare", (), {"__module__": HERE, "__eq__": lambda self, other: vars(self) == vars(other)}
+)
 Slots = type("Slots", (Bare,), {"__module__": HERE, "__slots__": ("path", "unset")})
 Deletes = type("Deletes", (), {"__module__": HERE, "__del__": leave_a_mark})
 DeletesSlots = type("DeletesSlots", (Deletes,), {"__module__": HERE, "__slots__": ("unset",)})
@@ -62,11 +76,13 @@ def refused(frame, name, **more):
     with pytest.raises(ringcast.PickleRefused) as raised:
         ringcast.unpack(frame, **{"allow_pickle": False, **more})
     assert raised.value.errno == errno.EOPNOTSUPP
-    assert str(raised.value).startswith(f"the frame names the class {name}, which is not allowed here: ")
+    assert str(raised.value).startswith(
+        f"the frame names the class {name}, which is not allowed here: "
+    )
     return str(raised.value)
 
 
-# ---- What allows a class ---------------------------------------------------------------------------------------------
+# ---- What allows a class -------------------------------------------------------------------------
 
 MODULE = sys.modules[HERE]
 WHOLE = "Plain Inner Other Below Pair Colour Bits Bare Slots"
@@ -117,7 +133,14 @@ def test_a_class_is_allowed_by_itself_by_name_and_by_its_module(classes, names, 
 
 
 def test_what_the_codec_has_natively_is_always_allowed():
-    value = {"n": np.float32(1), "a": np.arange(3), "r": range(3), "s": {1, (2,)}, "b": bytearray(b"x"), "c": 1j}
+    value = {
+        "n": np.float32(1),
+        "a": np.arange(3),
+        "r": range(3),
+        "s": {1, (2,)},
+        "b": bytearray(b"x"),
+        "c": 1j,
+    }
     value["l"] = [types.SimpleNamespace(a=1), collections.UserDict(a=1), collections.UserList([1])]
     assert repr(ringcast.unpack(ringcast.pack([value]), classes=())) == repr([value])
 
@@ -147,15 +170,17 @@ def test_a_class_is_of_the_module_that_defines_it():
     del sys.modules["http_"]
 
 
-# ---- Nothing is built, nothing runs ----------------------------------------------------------------------------------
+# ---- Nothing is built, nothing runs --------------------------------------------------------------
 
 
 def test_nothing_is_built_of_a_frame_that_is_refused(tmp_path):
-    """An allowed class with a __del__ stands before the class that is not allowed, in the same item and in another."""
+    """An allowed class with a __del__ stands before the class that is not allowed, in the same item
+    and in another."""
     mark, other = tmp_path / "mark", Other("x")
     first = Marks(str(mark))
     frames = [
-        bytes(ringcast.pack(value)) for value in ([first, other], {"a": [first], "b": [other]}, {first.path: [other]})
+        bytes(ringcast.pack(value))
+        for value in ([first, other], {"a": [first], "b": [other]}, {first.path: [other]})
     ]
     object.__setattr__(first, "path", str(tmp_path / "ours"))
     del first
@@ -171,7 +196,10 @@ def test_a_class_with_a_del_in_its_line_is_allowed_only_by_its_name(tmp_path):
     value = MarksToo(str(tmp_path / "ours"))
     frame = bytes(ringcast.pack([value]))
     for classes in ([HERE], [MODULE], [Marks], [HERE + ":Marks", Plain]):
-        assert "it has a __del__" in refused(frame, HERE + ".MarksToo", classes=classes) or Marks in classes
+        assert (
+            "it has a __del__" in refused(frame, HERE + ".MarksToo", classes=classes)
+            or Marks in classes
+        )
         assert list(tmp_path.iterdir()) == []
     assert ringcast.unpack(frame, classes=[MarksToo]) == [value]
 
@@ -189,7 +217,9 @@ def test_a_frame_learns_nothing_of_what_is_imported_here():
     for name in (b"allowed_h_re", b"allowed_here"):
         damaged = frame.replace(HERE.encode(), name)
         refused(damaged, name.decode() + ".Plain")
-    with pytest.raises(ImportError, match="allowed_h_re.Plain, and that module is not imported here"):
+    with pytest.raises(
+        ImportError, match="allowed_h_re.Plain, and that module is not imported here"
+    ):
         ringcast.unpack(frame.replace(HERE.encode(), b"allowed_h_re"), classes=["allowed_h_re"])
     many = ringcast.pack([Beside("x")])
     shown = bytes(many).replace(b"Beside", b"B\n\xc3\xa9de")
@@ -229,7 +259,10 @@ class Lazy(types.ModuleType):
 RAN = []
 RUNS = types.ModuleType("runs_here")
 RUNS.__dict__.update(
-    runs_class=RunsClass(), runs_dict=RunsDict(), Meta=Meta("Meta", (), {"__module__": "runs_here"}), lazy=Lazy("lazy")
+    runs_class=RunsClass(),
+    runs_dict=RunsDict(),
+    Meta=Meta("Meta", (), {"__module__": "runs_here"}),
+    lazy=Lazy("lazy"),
 )
 RUNS.__dict__.update(Below=type("Below", (RUNS.Meta,), {"__module__": "runs_here"}))
 
@@ -258,15 +291,20 @@ def test_what_a_frame_names_is_not_kept_for_good():
         ringcast.unpack(bytes(good).replace(b"aaaa", b"%04d" % number), allow_pickle=False)
     assert ringcast.unpack(good, allow_pickle=False) == [types.SimpleNamespace(aaaa=1)]
     known = _allowed.allowed_classes(None)
-    texts = [key for key in known if isinstance(key, bytes)]  # the other keys are numbers of such texts
+    texts = [
+        key for key in known if isinstance(key, bytes)
+    ]  # the other keys are numbers of such texts
     assert len(known) <= 2048 and any(text.endswith(b"\0aaaa") for text in texts)
 
 
-# ---- Handles ---------------------------------------------------------------------------------------------------------
+# ---- Handles -------------------------------------------------------------------------------------
 
 
 def test_a_reader_goes_on_behind_the_frame_that_it_refused():
-    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, classes=[Plain]) as reader:
+    with (
+        ringcast.Writer(1 << 16) as writer,
+        ringcast.Reader(writer.handle, classes=[Plain]) as reader,
+    ):
         writer.send([Other("x")], 0, tag=7)
         writer.send([Plain("y")], 0)
         with pytest.raises(ringcast.PickleRefused, match="allowed_here.Other"):
@@ -294,7 +332,11 @@ def test_what_one_reader_allows_another_does_not():
             for end, may in zip(ends, (True, True, False, True, False)):
                 if may:
                     assert end.recv(0) == [Plain("x")]
-                    assert ringcast.unpack(frame, classes=[Plain]) == [Plain("x")] == ringcast.unpack(frame)
+                    assert (
+                        ringcast.unpack(frame, classes=[Plain])
+                        == [Plain("x")]
+                        == ringcast.unpack(frame)
+                    )
                 else:
                     with pytest.raises(ringcast.PickleRefused, match="allowed_here.Plain"):
                         end.recv(0)
@@ -330,7 +372,10 @@ def test_a_frame_goes_by_its_readers_classes_unless_others_are_given(kind, optio
 
 
 def test_more_classes_than_a_cache_has_room_for():
-    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, classes=["many_classes"]) as reader:
+    with (
+        ringcast.Writer(1 << 16) as writer,
+        ringcast.Reader(writer.handle, classes=["many_classes"]) as reader,
+    ):
         for index in range(1030):
             value = [define("many_classes", f"Many{index}")("x")]
             writer.send(value, 0)
@@ -341,7 +386,7 @@ def test_more_classes_than_a_cache_has_room_for():
     del sys.modules["many_classes"]
 
 
-# ---- The process -----------------------------------------------------------------------------------------------------
+# ---- The process ---------------------------------------------------------------------------------
 
 PROGRAM = """
 import pathlib, sys, types
@@ -373,7 +418,10 @@ print("allowed")
 
 def test_the_process_allows_for_all_its_readers():
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM],
+        cwd=pathlib.Path(__file__).parent,
+        capture_output=True,
+        text=True,
     )
     assert ran.stdout == "allowed\n", ran.stderr
 
@@ -415,15 +463,25 @@ def test_an_environment_that_names_nothing_is_refused(monkeypatch, text):
             lambda: ringcast.Reader(writer.handle, classes=()),
             lambda: ringcast.Tap(writer.handle, classes=()),
         ):
-            with pytest.raises(ValueError, match=f"^RINGCAST_CLASSES: '{text}' is no name of a module"):
+            with pytest.raises(
+                ValueError, match=f"^RINGCAST_CLASSES: '{text}' is no name of a module"
+            ):
                 make()
     assert ringcast.unpack(ringcast.pack(1)) == 1  # nobody asks
 
 
 WRONG = [
     ({"classes": [3]}, TypeError, "a class, a module or the name of one is allowed, not int"),
-    ({"classes": "vllm"}, TypeError, "classes must be a list or tuple of classes and modules, not str"),
-    ({"classes": Plain}, TypeError, "classes must be a list or tuple of classes and modules, not type"),
+    (
+        {"classes": "vllm"},
+        TypeError,
+        "classes must be a list or tuple of classes and modules, not str",
+    ),
+    (
+        {"classes": Plain},
+        TypeError,
+        "classes must be a list or tuple of classes and modules, not type",
+    ),
     ({"classes": 3}, TypeError, "iterable"),
     ({"classes": ["a b"]}, ValueError, "'a b' is no name of a module"),
     ({"classes": [], "allow_pickle": True}, ValueError, "give one of both"),
@@ -431,7 +489,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("options, error, text", WRONG, ids=[str(options) for options, _, _ in WRONG])
+@pytest.mark.parametrize(
+    "options, error, text", WRONG, ids=[str(options) for options, _, _ in WRONG]
+)
 def test_wrong_arguments_are_refused(options, error, text):
     with ringcast.Writer(1 << 16) as writer:
         for call in (
@@ -449,4 +509,8 @@ def test_a_struct_is_a_class_as_any():
     MODULE.Rod = cls
     frame = ringcast.pack([cls("x")])
     refused(frame, HERE + ".Rod")
-    assert ringcast.unpack(frame, classes=[cls]) == [cls("x")] == ringcast.unpack(frame, classes=[HERE])
+    assert (
+        ringcast.unpack(frame, classes=[cls])
+        == [cls("x")]
+        == ringcast.unpack(frame, classes=[HERE])
+    )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays of strings, times and structs go as their bytes, without a pickle, and arrive as they were."""
+"""
+NumPy arrays of strings, times and structs go as their bytes, without a pickle, and arrive as they
+were.
+"""
 
 import itertools
 
@@ -15,12 +18,21 @@ import ringcast
 
 pytestmark = pytest.mark.alike
 
-# ---- What goes -------------------------------------------------------------------------------------------------------
+# ---- What goes -----------------------------------------------------------------------------------
 
 STRUCT = [("a", "i1"), ("b", "<f8"), ("c", "U3", (2, 2))]
-GAPS = {"names": ["x", "y"], "formats": ["<i2", ">u4"], "offsets": [3, 3], "titles": ["first", None], "itemsize": 11}
+GAPS = {
+    "names": ["x", "y"],
+    "formats": ["<i2", ">u4"],
+    "offsets": [3, 3],
+    "titles": ["first", None],
+    "itemsize": 11,
+}
 DTYPES = {
-    **{text: text for text in "S1 S5 U1 U17 V1 V7 >U3 M8[D] <m8[25us] >M8[ns] M8 >i4 <u2 >f8 >c16 g G".split()},
+    **{
+        text: text
+        for text in "S1 S5 U1 U17 V1 V7 >U3 M8[D] <m8[25us] >M8[ns] M8 >i4 <u2 >f8 >c16 g G".split()
+    },
     "struct": STRUCT,
     "aligned": np.dtype(STRUCT, align=True),
     "packed": np.dtype(STRUCT, align=False),
@@ -48,8 +60,14 @@ def filled(dtype, shape):
     if array.dtype.str == "<M8":
         array.view(np.int64)[...] = np.iinfo(np.int64).min  # NaT: the only one without a unit
         return array
-    raw = np.frombuffer(bytes(itertools.islice(itertools.cycle(range(32, 127)), array.nbytes)), np.uint8)
-    if array.dtype.names is None and array.dtype.kind in "SMmiufcV" and array.dtype.char not in "gG":
+    raw = np.frombuffer(
+        bytes(itertools.islice(itertools.cycle(range(32, 127)), array.nbytes)), np.uint8
+    )
+    if (
+        array.dtype.names is None
+        and array.dtype.kind in "SMmiufcV"
+        and array.dtype.char not in "gG"
+    ):
         return raw.view(array.dtype).reshape(shape) if array.size else array
     for index, place in enumerate(np.ndindex(*shape)):
         if array.dtype.kind == "U":
@@ -58,7 +76,9 @@ def filled(dtype, shape):
             array[place] = index + 0.5
         else:
             for name in array.dtype.names:
-                array[name][place] = np.ones((), array[name].dtype) if array[name].dtype.names is None else 0
+                array[name][place] = (
+                    np.ones((), array[name].dtype) if array[name].dtype.names is None else 0
+                )
     return array
 
 
@@ -66,14 +86,29 @@ def told(dtype):
     """All that a dtype is."""
     if dtype.subdtype:
         return [told(dtype.subdtype[0]), dtype.subdtype[1]]
-    fields = dtype.names and [(name, *map(str, dtype.fields[name][1:]), told(dtype[name])) for name in dtype.names]
-    return dtype, dtype.str, dtype.type, dtype.isalignedstruct, dtype.itemsize, dtype.alignment, dtype.byteorder, fields
+    fields = dtype.names and [
+        (name, *map(str, dtype.fields[name][1:]), told(dtype[name])) for name in dtype.names
+    ]
+    return (
+        dtype,
+        dtype.str,
+        dtype.type,
+        dtype.isalignedstruct,
+        dtype.itemsize,
+        dtype.alignment,
+        dtype.byteorder,
+        fields,
+    )
 
 
 def assert_same_array(got, sent):
-    assert type(got) is type(sent) and told(got.dtype) == told(sent.dtype) and got.shape == sent.shape
+    assert (
+        type(got) is type(sent) and told(got.dtype) == told(sent.dtype) and got.shape == sent.shape
+    )
     assert repr(got.tolist()) == repr(sent.tolist())
-    assert sent.dtype.names or sent.dtype.char in "gG" or got.tobytes() == sent.tobytes()  # the others have gaps
+    assert (
+        sent.dtype.names or sent.dtype.char in "gG" or got.tobytes() == sent.tobytes()
+    )  # the others have gaps
     for flag in ("C_CONTIGUOUS", "F_CONTIGUOUS"):
         if sent.flags.forc or 0 in sent.shape:
             assert got.flags[flag] == sent.flags[flag], flag
@@ -88,7 +123,11 @@ def through(value, **options):
 def test_an_array_arrives_as_it_was(dtype, order):
     for shape in SHAPES:
         sent = ORDERS[order](filled(dtype, shape))
-        for got in (through(sent), through({"a": sent})["a"], *through([sent, (sent.copy(order="K"),)])[1]):
+        for got in (
+            through(sent),
+            through({"a": sent})["a"],
+            *through([sent, (sent.copy(order="K"),)])[1],
+        ):
             assert_same_array(got, sent)
             assert got.flags.writeable and (got.size == 0 or not np.shares_memory(got, sent))
 
@@ -169,23 +208,41 @@ def test_what_is_more_than_its_bytes_is_pickled(make):
     with pytest.raises(ringcast.PickleRefused):
         ringcast.pack([sent], allow_pickle=False)
     got = ringcast.unpack(ringcast.pack([sent]))[0]
-    assert type(got) is type(sent) and got.dtype == sent.dtype and repr(got.tolist()) == repr(sent.tolist())
+    assert (
+        type(got) is type(sent)
+        and got.dtype == sent.dtype
+        and repr(got.tolist()) == repr(sent.tolist())
+    )
     assert got.dtype.type is sent.dtype.type and got.dtype.metadata == sent.dtype.metadata
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f8", ">i4", "S3", "O", STRUCT, "M8[s]"], ids=str)
 def test_an_array_in_a_pickle_keeps_its_order(dtype):
-    plain = np.arange(24).astype("S2").astype("O").reshape(2, 3, 4) if dtype == "O" else filled(dtype, (2, 3, 4)).copy()
+    plain = (
+        np.arange(24).astype("S2").astype("O").reshape(2, 3, 4)
+        if dtype == "O"
+        else filled(dtype, (2, 3, 4)).copy()
+    )
     for axes in itertools.permutations(range(3)):
-        for sent in (plain.transpose(axes), plain[:1].transpose(axes), plain[::2, ::-1].transpose(axes)):
+        for sent in (
+            plain.transpose(axes),
+            plain[:1].transpose(axes),
+            plain[::2, ::-1].transpose(axes),
+        ):
             got = ringcast.unpack(ringcast.pack(ValueError(sent))).args[0]
-            assert got.dtype.newbyteorder("=") == sent.dtype.newbyteorder("=")  # NumPy may change it
+            assert got.dtype.newbyteorder("=") == sent.dtype.newbyteorder(
+                "="
+            )  # NumPy may change it
             assert got.shape == sent.shape and repr(got.tolist()) == repr(sent.tolist())
-            assert got.flags.writeable and (sent.base.size != sent.size or got.strides == sent.strides)
+            assert got.flags.writeable and (
+                sent.base.size != sent.size or got.strides == sent.strides
+            )
 
 
 @needs_torch
-@pytest.mark.parametrize("name", ["float32", "bool", "complex64", "bfloat16", "float8_e5m2", "uint4", "bits8"])
+@pytest.mark.parametrize(
+    "name", ["float32", "bool", "complex64", "bfloat16", "float8_e5m2", "uint4", "bits8"]
+)
 def test_a_tensor_in_a_pickle_keeps_its_order(name):
     dtype = getattr(torch, name)
     for shape in ((2, 3, 4, 5), (1, 3, 4, 5), (64, 64, 4, 5)):
@@ -200,7 +257,7 @@ def test_a_tensor_in_a_pickle_keeps_its_order(name):
         assert got.is_contiguous() and got.shape == plain[:, :2].shape
 
 
-# ---- Without a copy --------------------------------------------------------------------------------------------------
+# ---- Without a copy ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["S5", "U2", "M8[s]", STRUCT, DTYPES["record"]], ids=str)
@@ -223,11 +280,17 @@ def test_an_array_is_viewed_and_kept_where_it_lies(dtype):
 @pytest.mark.parametrize("form", ["channels_last", "channels_last_3d"])
 def test_channels_last_is_kept(form):
     shape = (2, 3, 4, 5) if form == "channels_last" else (2, 3, 4, 5, 6)
-    sent = torch.arange(float(np.prod(shape))).reshape(shape).contiguous(memory_format=getattr(torch, form))
+    sent = (
+        torch.arange(float(np.prod(shape)))
+        .reshape(shape)
+        .contiguous(memory_format=getattr(torch, form))
+    )
     large = torch.ones(64, 64, *shape[2:]).contiguous(memory_format=getattr(torch, form))
     with linked() as link:
         for got in (through({"t": sent})["t"], link([sent])[0], through(sent[:1])):
-            assert got.is_contiguous(memory_format=getattr(torch, form)) and torch.equal(got, sent[: len(got)])
+            assert got.is_contiguous(memory_format=getattr(torch, form)) and torch.equal(
+                got, sent[: len(got)]
+            )
         got = link(large)
         assert got.stride() == large.stride() and torch.equal(got, large)
         link.writer.send(large, 0)

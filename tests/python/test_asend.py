@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending in an event loop: in order, as it was when it was asked for, and nothing of who was cancelled."""
+"""Sending in an event loop: in order, as it was when it was asked for, and nothing of who was
+cancelled."""
 
 import asyncio
 import contextlib
@@ -50,11 +51,14 @@ def start(*coroutines):
 
 @pytest.fixture
 def small():
-    with ringcast.Writer(1 << 12) as writer, ringcast.Reader(writer.handle, name="rank 1") as reader:
+    with (
+        ringcast.Writer(1 << 12) as writer,
+        ringcast.Reader(writer.handle, name="rank 1") as reader,
+    ):
         yield writer, reader
 
 
-# ---- With room ---------------------------------------------------------------------------------------------------
+# ---- With room -----------------------------------------------------------------------------------
 
 
 def test_where_there_is_room_it_is_sent_at_once_and_others_run_now_and_then(loop):
@@ -96,7 +100,7 @@ def test_arguments_are_looked_at_when_it_is_called(loop, small):
             wrong()
 
 
-# ---- Waiting -----------------------------------------------------------------------------------------------------
+# ---- Waiting -------------------------------------------------------------------------------------
 
 
 async def test_calls_that_wait_are_served_in_their_order(loop, small):
@@ -164,7 +168,7 @@ async def test_a_packed_frame_is_sent_as_it_is(loop, small):
     assert await drain_until(reader, task) == [{"a": 1}]
 
 
-# ---- Timeouts, cancelling ----------------------------------------------------------------------------------------
+# ---- Timeouts, cancelling ------------------------------------------------------------------------
 
 
 async def test_timeouts_name_who_is_in_the_way_and_leave_nothing_in_the_loop(loop, small):
@@ -204,7 +208,7 @@ async def test_who_is_cancelled_sends_nothing_and_the_others_go_on(loop, small, 
     assert drain(reader) == []
 
 
-# ---- Ends --------------------------------------------------------------------------------------------------------
+# ---- Ends ----------------------------------------------------------------------------------------
 
 
 def kill(peer):
@@ -216,7 +220,9 @@ def kill(peer):
 async def test_a_readers_death_ends_the_wait(loop, peer, beside):
     with ringcast.Writer(1 << 12) as writer:
         peer.call(attach, writer.handle, "the late one")
-        reader = ringcast.Reader(writer.handle) if beside else None  # it lives, and is in the way too
+        reader = (
+            ringcast.Reader(writer.handle) if beside else None
+        )  # it lives, and is in the way too
         fill(writer)
         tasks = start(writer.asend(1), writer.asend(2))
         await waits(writer, 2)
@@ -245,9 +251,15 @@ async def test_a_writer_that_evicts_goes_on(loop, peer):
 
 
 async def test_a_reader_that_is_too_slow_ends_the_wait(loop):
-    with ringcast.Writer(1 << 12, slow=0.02) as writer, ringcast.Reader(writer.handle, name="rank 1"):
+    with (
+        ringcast.Writer(1 << 12, slow=0.02) as writer,
+        ringcast.Reader(writer.handle, name="rank 1"),
+    ):
         fill(writer)
-        with pytest.raises(TimeoutError, match=r"rank 1.*longer than a reader may \(slow\); on_slow='evict' goes on"):
+        with pytest.raises(
+            TimeoutError,
+            match=r"rank 1.*longer than a reader may \(slow\); on_slow='evict' goes on",
+        ):
             await writer.asend(1)
         assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
 
@@ -277,7 +289,10 @@ async def test_what_can_never_be_sent_is_refused_at_once(loop):
     class Own:
         pass
 
-    with ringcast.Writer(1 << 12, allow_pickle=False, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as r:
+    with (
+        ringcast.Writer(1 << 12, allow_pickle=False, spill_bytes=0) as writer,
+        ringcast.Reader(writer.handle) as r,
+    ):
         with pytest.raises(ringcast.PickleRefused):
             await writer.asend(re.compile("x"))
         with pytest.raises(ringcast.FrameTooLarge):
@@ -285,7 +300,10 @@ async def test_what_can_never_be_sent_is_refused_at_once(loop):
         fill(writer)
         first = start(writer.asend("first"))
         await waits(writer)
-        for value, error in ((re.compile("x"), ringcast.PickleRefused), (Own(), ringcast.PickleRefused)):
+        for value, error in (
+            (re.compile("x"), ringcast.PickleRefused),
+            (Own(), ringcast.PickleRefused),
+        ):
             with pytest.raises(error):
                 await writer.asend(value)
         too_large = start(writer.asend(bytes(1 << 16)))
@@ -295,7 +313,7 @@ async def test_what_can_never_be_sent_is_refused_at_once(loop):
         assert raised.value.errno == errno.EMSGSIZE
 
 
-# ---- Loops come and go -------------------------------------------------------------------------------------------
+# ---- Loops come and go ---------------------------------------------------------------------------
 
 
 def test_the_descriptor_serves_any_other_loop(loop, small):

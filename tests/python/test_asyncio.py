@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receiving in an event loop: whole, in order, once, whoever is cancelled; and the others get their turns."""
+"""Receiving in an event loop: whole, in order, once, whoever is cancelled; and the others get their
+turns."""
 
 import asyncio
 import contextlib
@@ -41,7 +42,7 @@ def awaited_at_once(coroutine):
         passed += 1
 
 
-# ---- Many frames -------------------------------------------------------------------------------------------------
+# ---- Many frames ---------------------------------------------------------------------------------
 
 FRAMES = 10_000
 
@@ -55,7 +56,8 @@ def send_numbered(state, count, readers):
 
 def are_numbered(received):
     return [one["number"] for one in received] == list(range(FRAMES)) and all(
-        len(one["data"]) == one["number"] % 50 and (one["data"] == one["number"]).all() for one in received
+        len(one["data"]) == one["number"] % 50 and (one["data"] == one["number"]).all()
+        for one in received
     )
 
 
@@ -99,7 +101,7 @@ def test_what_is_there_is_had_at_once_and_others_run_now_and_then(loop, ring):
     assert reader._watch is None  # no descriptor was needed
 
 
-# ---- Waiting -----------------------------------------------------------------------------------------------------
+# ---- Waiting -------------------------------------------------------------------------------------
 
 
 def test_a_task_that_waits_is_woken_and_its_registration_stays(loop, ring):
@@ -162,7 +164,7 @@ async def test_timeouts_say_why_and_leave_nothing_in_the_loop(loop, ring):
         reader.arecv_tagged(1, 2)
 
 
-# ---- Cancelling --------------------------------------------------------------------------------------------------
+# ---- Cancelling ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", [None, 0, 1, 2, 3])
@@ -239,7 +241,7 @@ async def test_one_task_at_a_time_waits(loop, ring):
     assert await reader.arecv() == 2
 
 
-# ---- Ends --------------------------------------------------------------------------------------------------------
+# ---- Ends ----------------------------------------------------------------------------------------
 
 
 def end_of_wait(loop, reader, end):
@@ -288,7 +290,10 @@ def test_so_does_its_death(loop, peer):
         peer.process.kill()
         peer.process.join()
 
-    with ringcast.Reader(peer.call(make_writer, 1 << 16)) as reader, pytest.raises(ringcast.WriterGone):
+    with (
+        ringcast.Reader(peer.call(make_writer, 1 << 16)) as reader,
+        pytest.raises(ringcast.WriterGone),
+    ):
         end_of_wait(loop, reader, kill)
 
 
@@ -324,7 +329,7 @@ async def test_errors_of_a_frame_are_raised_and_the_next_one_is_received(loop, r
     assert await reader.arecv() == "next"
 
 
-# ---- Loops come and go -------------------------------------------------------------------------------------------
+# ---- Loops come and go ---------------------------------------------------------------------------
 
 
 def test_one_that_waits_in_another_loop_is_refused(loop, ring):

@@ -15,7 +15,7 @@ from test_hostile_objects import DATACLASS, DICT, INSTANCE, LIST, NONE, class_to
 import ringcast
 
 
-# ---- Handles -----------------------------------------------------------------------------------------------------
+# ---- Handles -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,9 @@ def test_a_writer_is_no_handle(ring):
         ringcast.Reader(b"rc1")
 
 
-@pytest.mark.parametrize("before, after", [("", "\n"), (" ", ""), ("\t", " "), ("'", "'"), ("", "\u2003"), ("", ",")])
+@pytest.mark.parametrize(
+    "before, after", [("", "\n"), (" ", ""), ("\t", " "), ("'", "'"), ("", "\u2003"), ("", ",")]
+)
 def test_a_handle_with_something_around_it_is_shown(ring, before, after):
     writer, reader = ring
     handle = before + writer.handle + after
@@ -57,7 +59,9 @@ def test_what_is_no_handle_is_shown_shortened():
 
 
 def test_a_name_in_place_of_a_handle_or_a_capacity_is_answered_by_where_names_go():
-    with pytest.raises(ValueError, match=r"not a ringcast handle: 'hello' .*ringcast\.find\(name\)"):
+    with pytest.raises(
+        ValueError, match=r"not a ringcast handle: 'hello' .*ringcast\.find\(name\)"
+    ):
         ringcast.Reader("hello")
     with pytest.raises(TypeError, match="capacity must be an int, not str; .*name="):
         ringcast.Writer("hello")
@@ -69,16 +73,22 @@ def test_a_writer_or_reader_can_not_be_copied_or_pickled(ring):
             with pytest.raises(TypeError) as raised:
                 take(handle)
             text = str(raised.value)
-            assert text.startswith(f"a {name} can't go to another process") and f"pass {name.lower()}.handle" in text
+            assert (
+                text.startswith(f"a {name} can't go to another process")
+                and f"pass {name.lower()}.handle" in text
+            )
     with pytest.raises(TypeError, match=r"^value\['w'\]: a Writer can't go"):
         ring[0].send({"w": ring[0]}, 0)
 
 
-# ---- Values ------------------------------------------------------------------------------------------------------
+# ---- Values --------------------------------------------------------------------------------------
 
 
 def test_what_is_larger_than_ring_and_spill_memory_is_refused_at_once():
-    with ringcast.Writer(1 << 20, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 20, spill_bytes=0) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         large = np.zeros(writer.capacity, np.uint8)
         for send in (
             lambda: writer.send({"a": large}),
@@ -140,7 +150,10 @@ def test_the_largest_frame_arrives(ring):
     writer.send_bytes(bytes(most + 1), 0)
     assert writer.info().spill_used > 0
     assert [len(reader.recv(0)) - most for _ in range(2)] == [0, 1]
-    with ringcast.Writer(1 << 16, spill_bytes=3 << 20) as other, ringcast.Reader(other.handle) as end:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=3 << 20) as other,
+        ringcast.Reader(other.handle) as end,
+    ):
         most = other.info().max_frame
         assert (other.info().spill_bytes, most) == (4 << 20, (4 << 20) - 16)
         other.send_bytes(bytes(most), 0)
@@ -160,7 +173,7 @@ def test_an_error_that_was_sent_is_raised(ring):
     assert still_works(writer, reader)
 
 
-# ---- Arguments ---------------------------------------------------------------------------------------------------
+# ---- Arguments -----------------------------------------------------------------------------------
 
 
 def test_timeouts_are_seconds(ring):
@@ -251,31 +264,43 @@ def test_an_error_names_the_arguments_of_python(ring):
         for wrong in 0, most + 1:
             with pytest.raises(ValueError, match=f"^{kind} must be from 1 to {most}, not {wrong}$"):
                 ringcast.Writer(**{kind: wrong})
-    with ringcast.Writer(1 << 16, spill_bytes=0) as small, pytest.raises(ringcast.FrameTooLarge) as raised:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=0) as small,
+        pytest.raises(ringcast.FrameTooLarge) as raised,
+    ):
         small.send_bytes(bytes(1 << 20))
     assert "make it with some (spill_bytes)" in str(raised.value)
-    with pytest.raises(ValueError, match="^wait is 'fast': it must be 'balanced', 'latency' or 'power'$"):
+    with pytest.raises(
+        ValueError, match="^wait is 'fast': it must be 'balanced', 'latency' or 'power'$"
+    ):
         ringcast.Writer(wait="fast")
     writer.send(1, 0)
-    with reader.next(0), pytest.raises(ringcast.Error, match=r"1 frame is held, the limit \(leases\)"):
+    with (
+        reader.next(0),
+        pytest.raises(ringcast.Error, match=r"1 frame is held, the limit \(leases\)"),
+    ):
         reader.next(0)
     assert still_works(writer, reader)
 
 
-# ---- The others ----------------------------------------------------------------------------------------------------
+# ---- The others ----------------------------------------------------------------------------------
 
 
 @pytest.mark.alike
 @pytest.mark.parametrize(
-    "module, needed", [(f"ringcast.{module}", name) for module in ("torch", "sglang") for name in ("torch", "numpy")]
+    "module, needed",
+    [(f"ringcast.{module}", name) for module in ("torch", "sglang") for name in ("torch", "numpy")],
 )
 def test_without_what_a_module_needs_it_is_said_what_to_install(module, needed):
     script = f"import sys; sys.modules['{needed}'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == f"ImportError: {module} needs {needed}: python -m pip install {needed}"
+    assert (
+        done.stderr.splitlines()[-1]
+        == f"ImportError: {module} needs {needed}: python -m pip install {needed}"
+    )
 
 
-# ---- Errors that are not the frame's -------------------------------------------------------------------------------
+# ---- Errors that are not the frame's -------------------------------------------------------------
 
 
 def test_a_module_that_fails_to_load_is_no_damage(tmp_path, monkeypatch):
@@ -297,7 +322,12 @@ class Key:
 
 @pytest.mark.parametrize(
     "error",
-    [RecursionError("deep"), NotImplementedError("not yet"), MemoryError("all gone"), ValueError("of its own")],
+    [
+        RecursionError("deep"),
+        NotImplementedError("not yet"),
+        MemoryError("all gone"),
+        ValueError("of its own"),
+    ],
 )
 def test_what_is_no_matter_of_the_frame_is_raised_as_it_is(error, monkeypatch):
     packed = ringcast.pack([{Key(): 1}])

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches: every way of receiving gives the same values in order, and a failure in mid-batch loses and repeats none."""
+"""
+Batches: every way of receiving gives the same values in order, and a failure in mid-batch loses and
+repeats none.
+"""
 
 import asyncio
 import itertools
@@ -13,8 +16,27 @@ from peers import WATCHDOG
 
 import ringcast
 
-SMALL = [b"", b"x" * 16, b"y" * 1024, 7, -1.5, None, True, "text", [1, 2], {"a": 1}, (3, "four"), {5}, 2**200]
-LARGE = [b"z" * 1025, b"w" * 2_000_000, np.arange(5000), {"array": np.ones((3, 100_000)), "step": 3}]
+SMALL = [
+    b"",
+    b"x" * 16,
+    b"y" * 1024,
+    7,
+    -1.5,
+    None,
+    True,
+    "text",
+    [1, 2],
+    {"a": 1},
+    (3, "four"),
+    {5},
+    2**200,
+]
+LARGE = [
+    b"z" * 1025,
+    b"w" * 2_000_000,
+    np.arange(5000),
+    {"array": np.ones((3, 100_000)), "step": 3},
+]
 MIXED = list(itertools.chain.from_iterable(zip(SMALL, itertools.cycle(LARGE)))) + SMALL
 
 
@@ -30,10 +52,12 @@ def all_same(some, others):
     return len(some) == len(others) and all(map(same, some, others))
 
 
-# ---- What arrives ------------------------------------------------------------------------------------------------
+# ---- What arrives --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"retain": True}, {"leases": 4}], ids=["plain", "retain", "leases"])
+@pytest.mark.parametrize(
+    "options", [{}, {"retain": True}, {"leases": 4}], ids=["plain", "retain", "leases"]
+)
 @pytest.mark.parametrize("values", [SMALL, LARGE, MIXED], ids=["small", "large", "mixed"])
 def test_values_arrive_in_order_each_way(values, options):
     with ringcast.Writer(1 << 20, readers=3) as writer, ringcast.Tap(writer.handle) as tap:
@@ -98,7 +122,7 @@ def test_a_batch_larger_than_the_ring_goes_in_parts():
         assert received == values
 
 
-# ---- Failures in mid-batch ---------------------------------------------------------------------------------------
+# ---- Failures in mid-batch -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01])
@@ -119,9 +143,14 @@ def test_a_full_ring_says_how_many_were_sent(values, timeout):
 
 
 def test_a_reader_that_is_too_slow_ends_the_batch():
-    with ringcast.Writer(1 << 13, slow=0.02) as writer, ringcast.Reader(writer.handle, name="rank 1") as reader:
+    with (
+        ringcast.Writer(1 << 13, slow=0.02) as writer,
+        ringcast.Reader(writer.handle, name="rank 1") as reader,
+    ):
         values = [b"%d" % i for i in range(5000)]
-        with pytest.raises(TimeoutError, match=r"rank 1.*longer than a reader may \(slow\)") as raised:
+        with pytest.raises(
+            TimeoutError, match=r"rank 1.*longer than a reader may \(slow\)"
+        ) as raised:
             writer.send_many(values, WATCHDOG)
         assert reader.recv_many(0) == values[: raised.value.sent]
 
@@ -175,7 +204,10 @@ def test_a_value_that_cannot_be_sent_follows_those_before_it(at, good):
 
 
 def test_a_value_too_large_for_all_ends_the_batch_before_it():
-    with ringcast.Writer(1 << 16, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=0) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         with pytest.raises(ringcast.FrameTooLarge) as raised:
             writer.send_many([b"a", "b", bytes(1 << 20), b"c"], 0)
         assert raised.value.sent == 2
@@ -184,7 +216,13 @@ def test_a_value_too_large_for_all_ends_the_batch_before_it():
 
 def test_bad_arguments_send_nothing(ring):
     writer, reader = ring
-    for arguments, keywords in [((5,), {}), (([1], -1), {}), (([1],), {"tag": -1}), ((), {}), (([1],), {"hash": 1})]:
+    for arguments, keywords in [
+        ((5,), {}),
+        (([1], -1), {}),
+        (([1],), {"tag": -1}),
+        ((), {}),
+        (([1],), {"hash": 1}),
+    ]:
         with pytest.raises((TypeError, ValueError)):
             writer.send_many(*arguments, **keywords)
     for most in (0, -1, 1.5, "3"):
@@ -243,7 +281,10 @@ def test_the_bound_in_frames_counts_each_value():
 
 
 def test_an_evicted_reader_is_told():
-    with ringcast.Writer(1 << 14, on_slow="evict", slow=0.01) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 14, on_slow="evict", slow=0.01) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         writer.send_many([b"x" * 16] * 50)
         assert reader.recv(0) == b"x" * 16
         writer.send_many([b"y" * 16] * 5000)
@@ -251,7 +292,7 @@ def test_an_evicted_reader_is_told():
             reader.recv_many(0)
 
 
-# ---- Other processes ---------------------------------------------------------------------------------------------
+# ---- Other processes -----------------------------------------------------------------------------
 
 
 def send_for_ever(state):
@@ -277,7 +318,7 @@ def test_a_writer_killed_in_mid_batch_leaves_whole_values(peer):
         assert received == [b"%d" % i for i in range(len(received))]
 
 
-# ---- asyncio -----------------------------------------------------------------------------------------------------
+# ---- asyncio -------------------------------------------------------------------------------------
 
 
 def test_tasks_send_and_receive_batches():

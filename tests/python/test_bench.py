@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m bench.python: each command runs once with all that it measures, and the values arrive as they were sent.
-How long anything takes is not looked at."""
+"""
+python -m bench.python: each command runs once with all that it measures, and the values arrive as
+they were sent. How long anything takes is not looked at.
+"""
 
 import dataclasses
 import json
@@ -46,7 +48,8 @@ def may_run_where_it_might_before():
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in COMMANDS]
+    "command",
+    [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in COMMANDS],
 )
 def test_each_command_measures_each_of_its_cases(monkeypatch, capsys, command):
     monkeypatch.setattr(harness, "SLEEP", 1e-6)
@@ -56,13 +59,17 @@ def test_each_command_measures_each_of_its_cases(monkeypatch, capsys, command):
     monkeypatch.setattr(death, "WAYS", {"MessageQueue": death.WAYS["MessageQueue"]})
     command_line.main([command, *COMMANDS[command], "--format", "json"])
     found = json.loads(capsys.readouterr().out)
-    names = {case.get("name", "2 ranks") if isinstance(case, dict) else case for case in found["cases"]}
+    names = {
+        case.get("name", "2 ranks") if isinstance(case, dict) else case for case in found["cases"]
+    }
     assert names and names | set(found["left_out"]) >= set(command_line.CASES.get(command, []))
     texts = command_line.tables_of(found, command_line.tables.text)
     assert all(name in "\n".join(texts) for name in names)
 
 
-@pytest.mark.parametrize("bad", [["codec", "--case", "no"], ["object", "--seconds", "0"], ["death", "--rounds", "x"]])
+@pytest.mark.parametrize(
+    "bad", [["codec", "--case", "no"], ["object", "--seconds", "0"], ["death", "--rounds", "x"]]
+)
 def test_bad_arguments_are_refused(capsys, bad):
     with pytest.raises(SystemExit) as left:
         command_line.main(bad)
@@ -72,7 +79,9 @@ def test_bad_arguments_are_refused(capsys, bad):
 def parts(value):
     """What assert_same looks into: dataclasses as their class and fields, sets in order."""
     if dataclasses.is_dataclass(value):
-        return type(value), {field.name: parts(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return type(value), {
+            field.name: parts(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, engine.KwargsItem):
         return type(value), parts(value.data)
     if isinstance(value, dict):
@@ -84,7 +93,10 @@ def parts(value):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[needs_torch] if name in {"tensor-dict", "features"} else []) for name in cases.CASES],
+    [
+        pytest.param(name, marks=[needs_torch] if name in {"tensor-dict", "features"} else [])
+        for name in cases.CASES
+    ],
 )
 def test_a_case_arrives_as_it_was_sent_and_is_the_same_each_time(ring, name):
     writer, reader = ring

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has no form of its own in a frame: within values that have, it goes by pickle and arrives as pickle makes it;
-where pickles are turned off it is refused, by its place and type."""
+"""What has no form of its own in a frame: within values that have, it goes by pickle and arrives as
+pickle makes it; where pickles are turned off it is refused, by its place and type."""
 
 import collections
 import copyreg
@@ -18,7 +18,7 @@ import ringcast
 
 pytestmark = pytest.mark.alike
 
-# ---- Subclasses ------------------------------------------------------------------------------------------------------
+# ---- Subclasses ----------------------------------------------------------------------------------
 
 
 def subclass(name, parent):
@@ -26,11 +26,18 @@ def subclass(name, parent):
 
 
 Int, Float, Complex = subclass("Int", int), subclass("Float", float), subclass("Complex", complex)
-Str, Bytes, ByteArray = subclass("Str", str), subclass("Bytes", bytes), subclass("ByteArray", bytearray)
+Str, Bytes, ByteArray = (
+    subclass("Str", str),
+    subclass("Bytes", bytes),
+    subclass("ByteArray", bytearray),
+)
 List, Tuple, Dict = subclass("List", list), subclass("Tuple", tuple), subclass("Dict", dict)
 Set, FrozenSet = subclass("Set", set), subclass("FrozenSet", frozenset)
 Array, Scalar = subclass("Array", np.ndarray), subclass("Scalar", np.float64)
-Ordered, Counts = subclass("Ordered", collections.OrderedDict), subclass("Counts", collections.Counter)
+Ordered, Counts = (
+    subclass("Ordered", collections.OrderedDict),
+    subclass("Counts", collections.Counter),
+)
 Deque, PairMore = subclass("Deque", collections.deque), subclass("PairMore", natives.Pair)
 SUBCLASSES = [
     Int(3),
@@ -52,7 +59,7 @@ SUBCLASSES = [
     Deque([1]),
 ]
 
-# ---- Classes that have a say -----------------------------------------------------------------------------------------
+# ---- Classes that have a say ---------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -254,7 +261,9 @@ WAYS = [
 def place_of(value):
     with pytest.raises(ringcast.PickleRefused) as refused:
         ringcast.pack(value, allow_pickle=False)
-    what = str(refused.value).partition(", which only pickle can send, and pickles are turned off here")[0]
+    what = str(refused.value).partition(
+        ", which only pickle can send, and pickles are turned off here"
+    )[0]
     return what.partition(" (")[0]  # the reason is another test's
 
 
@@ -283,7 +292,11 @@ def holds_itself():
 
 OWN = "that says itself how it is pickled, made or read"
 REASONS = [
-    (holds_itself(), "an instance that holds itself, lacks a field, is nested too deep or is of one class too many"),
+    (
+        holds_itself(),
+        "an instance that holds itself, lacks a field, is nested too deep or is of one class too "
+        "many",
+    ),
     (GetsState(1), f"an instance of a class {OWN}"),
     (ReducingEnum.ONE, f"an Enum of a class {OWN}"),
     (PairMore(1, 2), f"a namedtuple of a class {OWN}"),
@@ -300,7 +313,9 @@ def test_without_pickles_the_error_says_why_a_class_that_looks_right_does_not_do
     assert f"{type(value).__qualname__} ({why}" in str(refused.value)
 
 
-@pytest.mark.parametrize("value", [replaced(1), nowhere(1), local_pair(1, 2)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [replaced(1), nowhere(1), local_pair(1, 2)], ids=lambda value: type(value).__name__
+)
 def test_a_class_that_is_not_found_by_its_name_is_pickles_own_error(value):
     with pytest.raises(Exception) as own:
         pickle.dumps([value], 5)
@@ -316,7 +331,9 @@ def test_classes_of_a_function_and_lambdas_are_refused_and_located():
     for value in (Local(1), lambda: None):
         with pytest.raises((AttributeError, pickle.PicklingError), match=r"^value\['x'\]\[1\]: "):
             ringcast.pack({"x": [0, value]})
-    assert place_of([Local(1)]).endswith("_function_and_lambdas_are_refused_and_located.<locals>.Local")
+    assert place_of([Local(1)]).endswith(
+        "_function_and_lambdas_are_refused_and_located.<locals>.Local"
+    )
 
 
 class Equal(type):

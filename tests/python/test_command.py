@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the installed package brings besides Python: the command, and a C library to compile and link with."""
+"""
+What the installed package brings besides Python: the command, and a C library to compile and link
+with.
+"""
 
 import os
 import pathlib
@@ -14,7 +17,8 @@ import ringcast
 
 pytestmark = [
     pytest.mark.alike,
-    pytest.mark.unwatched,  # the copy of the package that AddressSanitizer watches has no library in C
+    # the copy of the package that AddressSanitizer watches has no library in C
+    pytest.mark.unwatched,
 ]
 HELLO = pathlib.Path(__file__).parents[2] / "examples" / "hello.c"
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
@@ -29,7 +33,9 @@ runpy.run_module("ringcast", run_name="__main__")
 
 
 def run(*command, **options):
-    return subprocess.run(list(command), capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(
+        list(command), capture_output=True, text=True, timeout=120, check=False, **options
+    )
 
 
 def module(*arguments, **options):
@@ -48,19 +54,28 @@ def test_the_module_is_the_program_of_the_same_release():
 
 def test_output_and_exit_status_are_the_programs():
     done = module("list", "--no-such-option")
-    assert done.returncode == 2 and "--no-such-option" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and "--no-such-option" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_the_program_ends_quietly_when_the_output_is_closed():
     theirs, ours = os.pipe()
     os.close(theirs)
     with os.fdopen(ours, "w") as output:
-        done = subprocess.run([sys.executable, "-m", "ringcast", "--help"], stdout=output, timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "ringcast", "--help"], stdout=output, timeout=120, check=False
+        )
     assert done.returncode == -signal.SIGPIPE
 
 
 def test_the_module_imports_neither_numpy_nor_torch():
-    assert run(sys.executable, "-c", IN_PLACE_OF_EXEC).stdout == "ringcast ringcast list --format json\n"
+    assert (
+        run(sys.executable, "-c", IN_PLACE_OF_EXEC).stdout
+        == "ringcast ringcast list --format json\n"
+    )
 
 
 def put_program(folder, text):
@@ -71,7 +86,9 @@ def put_program(folder, text):
 
 def test_without_metadata_the_program_is_beside_the_package_or_on_path(tmp_path):
     package = pathlib.Path(ringcast.__file__).parent
-    shutil.copytree(package, tmp_path / "ringcast", ignore=shutil.ignore_patterns("_c", "__pycache__"))
+    shutil.copytree(
+        package, tmp_path / "ringcast", ignore=shutil.ignore_patterns("_c", "__pycache__")
+    )
     # -S: no site-packages, whose metadata would be found
     start = [sys.executable, "-S", "-m", "ringcast"]
     options = {"env": {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path / "elsewhere")}}
@@ -90,7 +107,11 @@ def test_a_program_in_c_is_compiled_and_runs(tmp_path):
     program = tmp_path / "hello"
     done = run(COMPILER, str(HELLO), "-o", str(program), *config("--cflags", "--libs"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert run(str(program)).stdout.splitlines() == ["received step 0", "received step 1", "received step 2"]
+    assert run(str(program)).stdout.splitlines() == [
+        "received step 0",
+        "received step 1",
+        "received step 2",
+    ]
 
 
 @pytest.mark.parametrize("character", [" ", ",", ":"])
@@ -107,7 +128,9 @@ def test_the_folders_hold_what_they_are_named_for():
     include, lib, pkgconfig, cmake = map(
         pathlib.Path, config("--includedir", "--libdir", "--pkgconfigdir", "--cmakedir")
     )
-    assert (include / "ringcast" / "ringcast.h").is_file() and (cmake / "ringcast-config.cmake").is_file()
+    assert (include / "ringcast" / "ringcast.h").is_file() and (
+        cmake / "ringcast-config.cmake"
+    ).is_file()
     assert (lib / "libringcast.a").is_file() and f"Version: {ringcast.__version__}" in (
         pkgconfig / "ringcast.pc"
     ).read_text().split("\n")

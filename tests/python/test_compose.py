@@ -79,7 +79,14 @@ def test_torch_tensors_arrive_as_if_sent(ring, dtype):
 
 def test_anything_that_is_sent_may_stand_beside_a_placeholder(ring):
     x, y, ids = numbers((3, 4), "f4"), numbers((70_000,), "u1"), np.arange(9)
-    rest = {"step": 7, "text": "t" * 5000, "ids": ids, "deep": [{"a": 1}, (2.5, None)], "item": Item("i", 5), 3: {1}}
+    rest = {
+        "step": 7,
+        "text": "t" * 5000,
+        "ids": ids,
+        "deep": [{"a": 1}, (2.5, None)],
+        "item": Item("i", 5),
+        3: {1},
+    }
     value = {"x": x, "in": [{"y": y}, (x, 1)], **rest}
     px, py = ringcast.empty((3, 4), "f4"), ringcast.empty(70_000, np.uint8)
     composed = {"x": px, "in": [{"y": py}, (px, 1)], **rest}
@@ -165,7 +172,7 @@ def reader_retains():
     return KEEPS
 
 
-# ---- The end ---------------------------------------------------------------------------------------------------------
+# ---- The end -------------------------------------------------------------------------------------
 
 
 def test_an_exception_aborts(ring):
@@ -247,7 +254,9 @@ def check_in_use(ring, dtype, look):
     frame["in"][1]["x"][:] = 2
     held = look(frame["in"][1]["x"])
     for end in frame.commit, frame.abort, lambda: frame.__exit__(None, None, None):
-        with pytest.raises(BufferError, match=re.escape("frame['in'][1]['x'] is still in use")) as raised:
+        with pytest.raises(
+            BufferError, match=re.escape("frame['in'][1]['x'] is still in use")
+        ) as raised:
             end()
         assert "free" not in str(raised.value)
     for end in writer.commit, writer.abort, writer.close:
@@ -256,7 +265,9 @@ def check_in_use(ring, dtype, look):
     with pytest.raises(TimeoutError):
         reader.recv(0)
     other = frame["free"]
-    with pytest.raises(BufferError, match=re.escape("frame['free'], frame['in'][1]['x'] are still in use")):
+    with pytest.raises(
+        BufferError, match=re.escape("frame['free'], frame['in'][1]['x'] are still in use")
+    ):
         frame.commit()
     del held, other
     gc.collect()
@@ -315,11 +326,23 @@ def test_an_ended_frame_is_not_open_again(ring):
         reader.recv(0)
 
 
-# ---- What is refused -------------------------------------------------------------------------------------------------
+# ---- What is refused -----------------------------------------------------------------------------
 
 
 def test_placeholders_of_no_dtype_or_shape_are_refused():
-    for dtype in ("flot32", "bfloat16", None, 5, "O", "U5", "M8[s]", ">f4", "f16", "i4,i4", object()):
+    for dtype in (
+        "flot32",
+        "bfloat16",
+        None,
+        5,
+        "O",
+        "U5",
+        "M8[s]",
+        ">f4",
+        "f16",
+        "i4,i4",
+        object(),
+    ):
         with pytest.raises(TypeError, match="dtype must be of a number"):
             ringcast.empty(4, dtype)
     for shape in (-1, (3, -2)):
@@ -364,7 +387,9 @@ def test_other_misuse_is_named(ring):
     assert len(reader.recv(0)) == 8
     for send in (writer.send, ringcast.pack):
         for value in (empty, {"x": empty}, {"x": [empty]}):
-            with pytest.raises(TypeError, match=r"ringcast.empty\(\(4,\), 'float32'\) has no values to send"):
+            with pytest.raises(
+                TypeError, match=r"ringcast.empty\(\(4,\), 'float32'\) has no values to send"
+            ):
                 send(value)
     for wrong in (dict(tag=-1), dict(tag="a"), dict(timeout=-1)):
         with pytest.raises((TypeError, ValueError), match="tag|timeout"):
@@ -384,7 +409,10 @@ def test_without_pickles_the_rest_of_the_dict_is_refused_by_name():
 
 
 def test_a_full_ring_is_a_timeout():
-    with ringcast.Writer(1 << 16, spill_bytes=0) as writer, ringcast.Reader(writer.handle, name="slow") as reader:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=0) as writer,
+        ringcast.Reader(writer.handle, name="slow") as reader,
+    ):
         value = {"x": ringcast.empty(10_000, "u1")}
         with pytest.raises(TimeoutError, match="slow"):
             while True:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue's readers in containers that share /dev/shm with the writer's, but neither PIDs nor a network: they receive
-by a relay. First with namespaces, then with readers of this process that are told they are elsewhere."""
+"""A queue's readers in containers that share /dev/shm with the writer's, but neither PIDs nor a
+network: they receive by a relay. First with namespaces, then with readers of this process that are
+told they are elsewhere."""
 
 import contextlib
 import gc
@@ -29,12 +30,23 @@ pytestmark = pytest.mark.alike
 # The second imports torch, which takes seconds.
 QUEUES = {"vllm": "ringcast.vllm", "sglang": "ringcast.sglang.queue"}
 SMALL = {"max_chunk_bytes": 512 << 10, "max_chunks": 2}
-MESSAGES = [None, {"a": [1, "two"]}, bytes(100), np.arange(1 << 18), bytes(3 << 20), b"x" * (40 << 20), "last"]
+MESSAGES = [
+    None,
+    {"a": [1, "two"]},
+    bytes(100),
+    np.arange(1 << 18),
+    bytes(3 << 20),
+    b"x" * (40 << 20),
+    "last",
+]
 
 
 @contextlib.contextmanager
 def own_doors(patch):
-    """A folder for doors that no other run has, also for processes that are started; nothing is left in it."""
+    """
+    A folder for doors that no other run has, also for processes that are started; nothing is left
+    in it.
+    """
     with tempfile.TemporaryDirectory(dir=_doors.FOLDER) as folder:
         patch.setattr(_doors, "FOLDER", folder)
         patch.setenv("DOORS", folder)
@@ -42,11 +54,13 @@ def own_doors(patch):
         assert os.listdir(folder) == []
 
 
-# ---- What the processes do -------------------------------------------------------------------------------------------
+# ---- What the processes do -----------------------------------------------------------------------
 
 
 def act(engine, make, *args):
-    """Make an end of a queue, and do as told; an answer is the result, or an error's type and text."""
+    """
+    Make an end of a queue, and do as told; an answer is the result, or an error's type and text.
+    """
     told = []
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
@@ -93,10 +107,16 @@ class Actor:
 @contextlib.contextmanager
 def group(engine="vllm", far=2):
     """The writer and rank 0 are in one container, the ranks 1 to `far` in another."""
-    with pytest.MonkeyPatch.context() as patch, own_doors(patch), machines.machines(2) as (one, two):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        own_doors(patch),
+        machines.machines(2) as (one, two),
+    ):
         writer = Actor(one, engine, "write", 1 + far, 1 + far)
         handle = writer.first
-        readers = [Actor(two if rank else one, engine, "read", handle, rank) for rank in range(1 + far)]
+        readers = [
+            Actor(two if rank else one, engine, "read", handle, rank) for rank in range(1 + far)
+        ]
         assert [reader.first for reader in readers] == [False] + [True] * far
         yield writer, readers
 
@@ -117,7 +137,9 @@ def test_messages_of_all_sizes_cross_in_order(engine):
             assert writer.call("enqueue", message) is None
             for reader in readers:
                 assert repr(reader.finish()) == repr(message)
-        for number in range(10):  # max_chunks would hold the writer back without a reader that receives
+        for number in range(
+            10
+        ):  # max_chunks would hold the writer back without a reader that receives
             for reader in readers:
                 reader.start("dequeue", WATCHDOG)
             writer.call("enqueue", number)
@@ -141,9 +163,13 @@ def test_a_reader_that_is_killed_is_named_on_all():
         readers[2].kill()
         assert readers[0].finish()[0] == "ReaderDied"
         kind, text = writer.call("enqueue", 1)
-        assert kind == "ReaderDied" and text.startswith(f"rank 2 (pid {readers[2].job.pid} on machine2)")
+        assert kind == "ReaderDied" and text.startswith(
+            f"rank 2 (pid {readers[2].job.pid} on machine2)"
+        )
         was_relay = "which receives for rank 1" in text  # the first of the two to join is
-        assert readers[1].call("dequeue", WATCHDOG)[0] == ("WriterGone" if was_relay else "ReaderDied")
+        assert readers[1].call("dequeue", WATCHDOG)[0] == (
+            "WriterGone" if was_relay else "ReaderDied"
+        )
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -166,7 +192,10 @@ def test_a_killed_writer_is_told():
         near, *far = [reader.finish() for reader in readers]
         assert near[0] == "WriterGone"
         for kind, text in far:
-            assert kind == "SendError" and f"the writer (pid {writer.job.pid} on machine1) has died" in text
+            assert (
+                kind == "SendError"
+                and f"the writer (pid {writer.job.pid} on machine1) has died" in text
+            )
 
 
 def test_the_process_of_the_same_pid_is_not_taken_for_the_writer():
@@ -182,10 +211,13 @@ def test_the_process_of_the_same_pid_is_not_taken_for_the_writer():
         make_ready(other, own)
         writer.call("enqueue", "the writer's")
         other.call("enqueue", "the other's")
-        assert (reader.call("dequeue", WATCHDOG), own.call("dequeue", WATCHDOG)) == ("the writer's", "the other's")
+        assert (reader.call("dequeue", WATCHDOG), own.call("dequeue", WATCHDOG)) == (
+            "the writer's",
+            "the other's",
+        )
 
 
-# ---- In one process --------------------------------------------------------------------------------------------------
+# ---- In one process ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -205,7 +237,10 @@ def elsewhere(monkeypatch):
 def make(elsewhere, readers=1):
     writer = ringcast.vllm.MessageQueue(readers, readers)
     elsewhere()
-    return writer, [ringcast.vllm.MessageQueue.create_from_handle(writer.handle, rank) for rank in range(readers)]
+    return writer, [
+        ringcast.vllm.MessageQueue.create_from_handle(writer.handle, rank)
+        for rank in range(readers)
+    ]
 
 
 def test_before_all_are_there_every_wait_ends_in_time(elsewhere):
@@ -215,7 +250,9 @@ def test_before_all_are_there_every_wait_ends_in_time(elsewhere):
             reader.dequeue(timeout)
     writer.handle.local_reader_ranks.append(2)
     writer._end._names.append("rank 2")
-    with pytest.raises(TimeoutError, match="0 of 3 readers are attached; missing: rank 0, rank 1, rank 2"):
+    with pytest.raises(
+        TimeoutError, match="0 of 3 readers are attached; missing: rank 0, rank 1, rank 2"
+    ):
         writer.enqueue(1, timeout=0.01)
     with meanwhile(reader.wait_until_ready) as outcome:
         reader.shutdown()
@@ -237,11 +274,14 @@ def test_the_writers_end_is_told_to_readers_that_it_has_visited(elsewhere):
 
 @contextlib.contextmanager
 def unanswered(elsewhere, monkeypatch):
-    """A queue with its relay in the making, which answers once the event is set: (writer, reader, event)."""
+    """A queue with its relay in the making, which answers once the event is set: (writer, reader,
+    event)."""
     from ringcast.vllm import zmq_hub
 
     answers, offer = threading.Event(), zmq_hub.ZmqHub._offer
-    monkeypatch.setattr(zmq_hub.ZmqHub, "_offer", lambda *args: answers.wait(WATCHDOG) and offer(*args))
+    monkeypatch.setattr(
+        zmq_hub.ZmqHub, "_offer", lambda *args: answers.wait(WATCHDOG) and offer(*args)
+    )
     writer, (reader,) = make(elsewhere)
     with meanwhile(writer.wait_until_ready):
         while "has not answered yet" not in why_late(reader, 0.01):
@@ -260,7 +300,10 @@ def why_late(reader, timeout):
 def test_a_relay_that_does_not_answer_does_not_outlast_a_timeout(elsewhere, monkeypatch):
     with unanswered(elsewhere, monkeypatch) as (writer, reader, answers):
         for timeout in 0, 0.01:
-            assert "the relay of the writer, of another PID namespace, has not answered" in why_late(reader, timeout)
+            assert (
+                "the relay of the writer, of another PID namespace, has not answered"
+                in why_late(reader, timeout)
+            )
         answers.set()
         reader.wait_until_ready()
         writer.enqueue("by the relay")
@@ -274,7 +317,10 @@ def test_a_relay_that_does_not_answer_does_not_outlast_a_shutdown(elsewhere, mon
 
 
 def test_two_threads_do_not_join_at_once(elsewhere, monkeypatch):
-    with unanswered(elsewhere, monkeypatch) as (_, reader, _), meanwhile(reader.wait_until_ready) as outcome:
+    with (
+        unanswered(elsewhere, monkeypatch) as (_, reader, _),
+        meanwhile(reader.wait_until_ready) as outcome,
+    ):
         while not reader._end._in_use.locked():
             pass
         with pytest.raises(RuntimeError, match="one thread at a time receives"):
@@ -333,12 +379,15 @@ def test_a_rank_attaches_once(elsewhere):
 
 
 def test_without_the_folder_the_error_says_what_to_share(elsewhere, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(ringcast.RingNotFound, match="can't ask for a relay"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ringcast.RingNotFound, match="can't ask for a relay"),
+    ):
         patch.setattr(_doors, "FOLDER", "/nonexistent")
         make(elsewhere)
 
 
-# ---- Strangers at the door -------------------------------------------------------------------------------------------
+# ---- Strangers at the door -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("said", [b"", b"rc1:1:2:3:4:5\nipc:///elsewhere#0\n", b"x" * 5000])
@@ -383,6 +432,10 @@ def visit(visits, name):
 def test_without_a_common_folder_there_is_an_error_and_no_wait():
     writer = ringcast.vllm.MessageQueue(1, 1)
     handle = writer.export_handle()
-    handle.place = handle.place._replace(pid_namespace=handle.place.pid_namespace + 1, folder=handle.place.folder + 1)
-    with pytest.raises(ringcast.RingNotFound, match=r"can't ask for a relay in /dev/shm \(the writer has another\)"):
+    handle.place = handle.place._replace(
+        pid_namespace=handle.place.pid_namespace + 1, folder=handle.place.folder + 1
+    )
+    with pytest.raises(
+        ringcast.RingNotFound, match=r"can't ask for a relay in /dev/shm \(the writer has another\)"
+    ):
         ringcast.vllm.MessageQueue.create_from_handle(handle, 0)

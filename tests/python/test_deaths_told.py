@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever waits for a process learns of its death, or why nothing can tell: in each situation that a program may be in,
-and whether or not somebody waits for the dead process.
+"""
+Whoever waits for a process learns of its death, or why nothing can tell: in each situation that a
+program may be in, and whether or not somebody waits for the dead process.
 
-As a test it has the situations of a row side by side, reaped and zombie in turns. As a program it has all, one after
-the other, and prints the time from the kill to the report, for each line of the table the median and the worst of
-ROUNDS in ms:
-  python tests/python/test_deaths_told.py [ROUNDS [WORD...]]    with a WORD: the lines that have one of the words
+As a test it has the situations of a row side by side, reaped and zombie in turns. As a program it
+has all, one after the other, and prints the time from the kill to the report, for each line of the
+table the median and the worst of ROUNDS in ms:
+  python tests/python/test_deaths_told.py [ROUNDS [WORD...]]    with a WORD: the lines that have one
+  of the words
 """
 
 import asyncio
@@ -38,8 +40,9 @@ if needs.torch is not None:
 
 MESSAGE = bytes(300)
 
-# ---- What two processes have between them ------------------------------------------------------------------------
-# Each is made by both at once: the one that writes, and the one that reads. `peer` is a socket to the other.
+# ---- What two processes have between them --------------------------------------------------------
+# Each is made by both at once: the one that writes, and the one that reads. `peer` is a socket to
+# the other.
 
 
 def ring(writes, peer):
@@ -67,9 +70,9 @@ def group(writes, peer):
     return rt._rings.end_of(None, 0)
 
 
-# ---- Who waits ---------------------------------------------------------------------------------------------------
-# Each takes the handle and what the process has made beforehand, and returns the call: it waits for `timeout`, or for
-# ever, and raises. The victim is the writer of the handle, or a reader.
+# ---- Who waits -----------------------------------------------------------------------------------
+# Each takes the handle and what the process has made beforehand, and returns the call: it waits for
+# `timeout`, or for ever, and raises. The victim is the writer of the handle, or a reader.
 
 
 def receive(reader, own):
@@ -165,7 +168,9 @@ def enqueue(writer, own):
 
     def call(timeout=None):
         writer.enqueue(MESSAGE, timeout)
-        while timeout is None:  # what has waited for room that the dead had taken is told by the next one
+        while (
+            timeout is None
+        ):  # what has waited for room that the dead had taken is told by the next one
             writer.enqueue(MESSAGE)
 
     return call
@@ -231,7 +236,7 @@ WAITS = [
     ("a group's idle source", "reader", group, idle_source),
 ]
 
-# ---- In which situation ------------------------------------------------------------------------------------------
+# ---- In which situation --------------------------------------------------------------------------
 
 
 def nothing(own):
@@ -266,14 +271,17 @@ def use_all_descriptors(own):
 
 
 def take_numbers(own):
-    """As a daemon does, which closes what it doesn't know and opens files of its own: they are quiet pipes here."""
+    """
+    As a daemon does, which closes what it doesn't know and opens files of its own: they are quiet
+    pipes here.
+    """
     quiet, _ = os.pipe()
     for number in own.numbers() - own.before - {quiet}:
         os.dup2(quiet, number)
 
 
-# What the process does before it has a ring, and what when it is about to wait; whether it has waited before; and
-# whether an error may say that nothing can tell.
+# What the process does before it has a ring, and what when it is about to wait; whether it has
+# waited before; and whether an error may say that nothing can tell.
 SITUATIONS = [
     ("as usual", nothing, nothing, False, False),
     ("signals at 12 Hz", nothing, signals(12), False, False),
@@ -293,7 +301,7 @@ SITUATIONS = [
 ERRORS = {errno.EMFILE, errno.ENOBUFS}  # of those that may say that nothing can tell
 DEATHS = (ringcast.WriterGone, ringcast.ReaderDied)
 
-# ---- The processes -----------------------------------------------------------------------------------------------
+# ---- The processes -------------------------------------------------------------------------------
 
 
 class Own:
@@ -369,8 +377,10 @@ def hear(pipe):
 
 
 def report(row, situation, reaped):
-    """Yields None when the processes are started, and when one is killed; then the time from the kill to the report, in
-    ms; whether the report is a death; its errno, and all of it in words."""
+    """
+    Yields None when the processes are started, and when one is killed; then the time from the kill
+    to the report, in ms; whether the report is a death; its errno, and all of it in words.
+    """
     peer, to_peer = pipe_of_messages()
     heard, told = pipe_of_messages()
     pids = []
@@ -432,9 +442,14 @@ def main(rounds=20, *words):
                     continue
                 reports = [list(report(row, situation, reaped))[-1] for _ in range(int(rounds))]
                 times = [ms for ms, *_ in reports]
-                why = {"" if died else os.strerror(number) if number else text for _, died, number, text in reports}
+                why = {
+                    "" if died else os.strerror(number) if number else text
+                    for _, died, number, text in reports
+                }
                 print(
-                    f"{line:66} {statistics.median(times):6.1f} {max(times):6.1f}  {'; '.join(sorted(why))}", flush=True
+                    f"{line:66} {statistics.median(times):6.1f} {max(times):6.1f}  "
+                    f"{'; '.join(sorted(why))}",
+                    flush=True,
                 )
 
 

@@ -17,9 +17,21 @@ pytestmark = pytest.mark.alike
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ["README.md"] + [
     f"docs/{name}.md"
-    for name in ("asyncio", "dropins", "index", "profile", "python", "share_once", "start", "torch", "tuning")
+    for name in (
+        "asyncio",
+        "dropins",
+        "index",
+        "profile",
+        "python",
+        "share_once",
+        "start",
+        "torch",
+        "tuning",
+    )
 ]
-FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)  # part of an example of several files
+FILE = re.compile(
+    r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M
+)  # part of an example of several files
 BLOCKS = [
     pytest.param(
         match[1],
@@ -36,7 +48,12 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalon
 
 def output_of(command, **options):
     result = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=120, check=False, **options
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -47,21 +64,34 @@ def test_what_the_pages_show_runs(tmp_path, block):
     file = tmp_path / "block.py"
     is_group = "init_process_group" in block
     # What broadcast_tensor_dict gives must be there on each rank.
-    block = block.replace('"again.0"', f'"again.{os.getpid()}"')  # its ring is looked for by this name
-    file.write_text(block + ("\nassert (batch if 'batch' in dir() else inputs)['step'] == 7\n" if is_group else ""))
+    block = block.replace(
+        '"again.0"', f'"again.{os.getpid()}"'
+    )  # its ring is looked for by this name
+    file.write_text(
+        block
+        + ("\nassert (batch if 'batch' in dir() else inputs)['step'] == 7\n" if is_group else "")
+    )
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    output_of([sys.executable, *(TORCHRUN if is_group else []), file], env=environment, cwd=tmp_path)
+    output_of(
+        [sys.executable, *(TORCHRUN if is_group else []), file], env=environment, cwd=tmp_path
+    )
 
 
 ON_A_DEVICE = [block for block in BLOCKS if "gpu_status().ready" in block.values[0]]
 
 
-@pytest.mark.parametrize("block", [pytest.param(block.values[0], id=block.id) for block in ON_A_DEVICE])
+@pytest.mark.parametrize(
+    "block", [pytest.param(block.values[0], id=block.id) for block in ON_A_DEVICE]
+)
 def test_what_the_page_shows_of_a_device_runs_on_one(tmp_path, fake_driver, block):
     told = "import ringcast as told\nassert told.gpu_status().ready\n"
     (tmp_path / "block.py").write_text(block + told)
     paths = [str(ROOT / "tests" / "python" / "fake_torch"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(fake_driver), "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(fake_driver),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     output_of([sys.executable, tmp_path / "block.py"], env=environment)
 
 
@@ -79,7 +109,8 @@ def test_the_comments_of_the_page_say_what_is_printed(tmp_path):
 def test_hello_in_python_prints_what_arrived_at_both_readers():
     lines = output_of([sys.executable, ROOT / "examples" / "hello.py"]).splitlines()
     wanted = [
-        f"reader {reader} received {{'step': {step}, 'ids': array([{step}, {step + 1}, {step + 2}, {step + 3}])}}"
+        f"reader {reader} received "
+        f"{{'step': {step}, 'ids': array([{step}, {step + 1}, {step + 2}, {step + 3}])}}"
         for reader in (1, 2)
         for step in range(3)
     ]
@@ -94,17 +125,25 @@ def test_the_first_sender_and_receiver_print_what_the_page_shows(tmp_path):
     (shown,) = re.findall(r"^\$ python receiver.py\n(.*?)^```$", page, re.S | re.M)
     first, last = shown.split("...\n")
     steps = int(re.search(r"for step in range\((\d+)\)", page)[1])
-    with subprocess.Popen([sys.executable, "sender.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as sender:
+    with subprocess.Popen(
+        [sys.executable, "sender.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as sender:
         assert sender.stdout.readline() == "waiting for a receiver\n"  # the ring is there now
         received = output_of([sys.executable, "receiver.py"], cwd=tmp_path)
     assert sender.returncode == 0
-    assert received.startswith(first) and received.endswith(last) and len(received.splitlines()) == steps
+    assert (
+        received.startswith(first)
+        and received.endswith(last)
+        and len(received.splitlines()) == steps
+    )
 
 
 @needs_yaml
 def test_the_containers_of_a_pod_can_attach_to_each_other():
     page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
-    (pod,) = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)]
+    (pod,) = [
+        yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
+    ]
     assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod") and pod["metadata"]["name"]
     spec = pod["spec"]
     assert len(spec["containers"]) > 1 and spec["shareProcessNamespace"] is True
@@ -114,7 +153,9 @@ def test_the_containers_of_a_pod_can_attach_to_each_other():
         assert "securityContext" not in container  # the capabilities of all are the same
         resources = container.get("resources", {"requests": {}, "limits": {}})
         for part in "requests", "limits":
-            assert "hugepages-2Mi" not in resources[part]  # else the pod stays Pending on an ordinary node
+            assert (
+                "hugepages-2Mi" not in resources[part]
+            )  # else the pod stays Pending on an ordinary node
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
@@ -122,12 +163,26 @@ COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
 def test_hello_in_c_prints_what_arrived(tmp_path):
-    sources = [file for folder in ("ring", "shm", "channel") for file in glob.glob(f"{ROOT}/{folder}/*.c")]
+    sources = [
+        file for folder in ("ring", "shm", "channel") for file in glob.glob(f"{ROOT}/{folder}/*.c")
+    ]
     assert sources
     hello = tmp_path / "hello"
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", f"-I{ROOT}/include", "-pthread"]
+    flags = [
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT}",
+        f"-I{ROOT}/include",
+        "-pthread",
+    ]
     output_of([COMPILER, *flags, ROOT / "examples" / "hello.c", *sources, "-o", hello])
-    assert output_of([hello]).splitlines() == ["received step 0", "received step 1", "received step 2"]
+    assert output_of([hello]).splitlines() == [
+        "received step 0",
+        "received step 1",
+        "received step 2",
+    ]
 
 
 def test_the_demo_says_what_it_lacks(tmp_path):
@@ -135,7 +190,12 @@ def test_the_demo_says_what_it_lacks(tmp_path):
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     demo = [sys.executable, str(ROOT / "examples" / "tp_workers.py")]
     done = subprocess.run(
-        demo, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
+        demo,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
     (sentence,) = done.stderr.splitlines()

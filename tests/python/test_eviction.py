@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that die, stop or are too slow: the writer says who it is, or goes on without them, as it was told to."""
+"""Readers that die, stop or are too slow: the writer says who it is, or goes on without them, as it
+was told to."""
 
 import contextlib
 import errno
@@ -57,11 +58,14 @@ def evicting_ring(**options):
             yield writer, reader
 
 
-# ---- Dead ----------------------------------------------------------------------------------------------------------
+# ---- Dead ----------------------------------------------------------------------------------------
 
 
 def test_a_writer_goes_on_without_a_dead_reader_and_tells_of_it_once(peer):
-    with ringcast.Writer(1 << 16, on_death="evict") as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 16, on_death="evict") as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         peer.call(attach, writer.handle, "the late one")
         assert writer.check() is None
         kill(peer)
@@ -78,7 +82,12 @@ def test_a_writer_that_is_to_fail_names_the_dead_reader_at_each_look(peer):
         kill(peer)
         for _ in range(2):
             lost = writer.check()
-            assert (lost.state, lost.name, lost.pid, lost.lag) == ("dead", "the late one", peer.pid, 0)
+            assert (lost.state, lost.name, lost.pid, lost.lag) == (
+                "dead",
+                "the late one",
+                peer.pid,
+                0,
+            )
         text = fill_until(ringcast.ReaderDied, writer)
         assert f"reader 0 'the late one' (pid {peer.pid}, dead, at position " in text
         assert "on_death='evict'" in text and "options" not in text
@@ -86,7 +95,10 @@ def test_a_writer_that_is_to_fail_names_the_dead_reader_at_each_look(peer):
 
 @pytest.mark.parametrize("on_death", ["fail", "evict"])
 def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
-    with ringcast.Writer(1 << 16, on_death=on_death) as writer, selectors.DefaultSelector() as selector:
+    with (
+        ringcast.Writer(1 << 16, on_death=on_death) as writer,
+        selectors.DefaultSelector() as selector,
+    ):
         peer.call(attach, writer.handle)
         selector.register(writer, selectors.EVENT_READ)
         assert writer.fileno() == writer.fileno()
@@ -99,7 +111,7 @@ def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
         assert lost.pid == peer.pid and lost.state == "dead"
 
 
-# ---- Stopped -------------------------------------------------------------------------------------------------------
+# ---- Stopped -------------------------------------------------------------------------------------
 
 
 def await_state(peer, states):
@@ -114,7 +126,10 @@ def test_a_stopped_reader_is_slow_and_not_dead(peer):
         os.kill(peer.pid, signal.SIGSTOP)
         await_state(peer, "T")
         text = fill_until(TimeoutError, writer, 0.05)
-        assert f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position " in text
+        assert (
+            f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position "
+            in text
+        )
         assert re.search(r"blocking for [\d.]+ m?s\) blocks the writer$", text)
         (status,) = writer.peers()
         assert status.state == "stopped" and status.held > 0
@@ -126,20 +141,32 @@ def test_a_stopped_reader_is_slow_and_not_dead(peer):
         peer.call(detach)
 
 
-# ---- Slow ----------------------------------------------------------------------------------------------------------
+# ---- Slow ----------------------------------------------------------------------------------------
 
 
 def test_a_reader_that_is_too_slow_is_evicted_and_told():
     with evicting_ring() as (writer, reader):
         fill(writer)
-        for call in reader.recv, reader.next, reader.recv_tagged, reader.check, lambda: next(reader):
-            with pytest.raises(ringcast.Evicted, match="close the reader and attach a new one") as raised:
+        for call in (
+            reader.recv,
+            reader.next,
+            reader.recv_tagged,
+            reader.check,
+            lambda: next(reader),
+        ):
+            with pytest.raises(
+                ringcast.Evicted, match="close the reader and attach a new one"
+            ) as raised:
                 call()
             assert raised.value.errno == errno.ESTALE
         (status,) = writer.peers()
         assert (status.state, status.name) == ("evicted", "the slow one")
         lost = writer.check()
-        assert (lost.state, lost.name, lost.pid) == ("evicted", "the slow one", os.getpid()) and lost.held >= SLOW
+        assert (lost.state, lost.name, lost.pid) == (
+            "evicted",
+            "the slow one",
+            os.getpid(),
+        ) and lost.held >= SLOW
         assert writer.check() is None
         reader.close()
         assert writer.peers() == []
@@ -147,7 +174,7 @@ def test_a_reader_that_is_too_slow_is_evicted_and_told():
             assert still_works(writer, again)
 
 
-# ---- Frames that were held -----------------------------------------------------------------------------------------
+# ---- Frames that were held -----------------------------------------------------------------------
 
 
 LOADED = []
@@ -180,7 +207,9 @@ def test_no_code_of_what_lies_over_a_frame_is_loaded_after_the_eviction(over):
         view = over(frame)
         ringcast.unpack(view)
         assert LOADED == [1]
-        evict(writer)  # which overwrites nothing: without a look at the eviction the code would be loaded
+        evict(
+            writer
+        )  # which overwrites nothing: without a look at the eviction the code would be loaded
         with pytest.raises(ringcast.Evicted):
             ringcast.unpack(view)
         del view
@@ -233,8 +262,12 @@ def test_what_was_read_in_place_is_good_only_if_the_release_says_so():
                 raise ValueError("made of what was overwritten")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # again, when the array goes
-@pytest.mark.parametrize("error, told", [(ValueError, ringcast.Evicted), (KeyboardInterrupt, KeyboardInterrupt)])
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # again, when the array goes
+@pytest.mark.parametrize(
+    "error, told", [(ValueError, ringcast.Evicted), (KeyboardInterrupt, KeyboardInterrupt)]
+)
 def test_an_error_made_of_what_was_overwritten_is_not_told_even_if_an_array_is_left(error, told):
     with evicting_ring() as (writer, reader):
         writer.send_bytes(b"whole")
@@ -247,7 +280,9 @@ def test_an_error_made_of_what_was_overwritten_is_not_told_even_if_an_array_is_l
 
 
 def test_a_frame_that_is_dropped_during_a_call_does_not_hide_the_eviction():
-    assert any(is_evicted_while_it_waits() for _ in range(20))  # the reader may give the frame back in time
+    assert any(
+        is_evicted_while_it_waits() for _ in range(20)
+    )  # the reader may give the frame back in time
 
 
 def is_evicted_while_it_waits():
@@ -298,7 +333,9 @@ class Trap:
 @needs_torch
 @pytest.mark.parametrize("lose", [evict, fill], ids=["untouched", "overwritten"])
 @pytest.mark.parametrize("more", ["nothing", "pickle", "text"])
-def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decoded(monkeypatch, tmp_path, more, lose):
+def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decoded(
+    monkeypatch, tmp_path, more, lose
+):
     with evicting_ring() as (writer, reader):
         make = torch.nn.Parameter.__new__
 
@@ -308,7 +345,11 @@ def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decode
             return make(cls, *args, **keywords)
 
         value = {"p": torch.nn.Parameter(torch.ones(3))}
-        value.update({"nothing": {}, "pickle": {"x": Trap(str(tmp_path / "x"))}, "text": {"x": "x" * 100}}[more])
+        value.update(
+            {"nothing": {}, "pickle": {"x": Trap(str(tmp_path / "x"))}, "text": {"x": "x" * 100}}[
+                more
+            ]
+        )
         writer.send(value)
         monkeypatch.setattr(torch.nn.Parameter, "__new__", lose_and_make)
         with pytest.raises(ringcast.Evicted):
@@ -316,7 +357,7 @@ def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decode
         assert torch.nn.Parameter.__new__ is make and list(tmp_path.iterdir()) == []
 
 
-# ---- Arguments -----------------------------------------------------------------------------------------------------
+# ---- Arguments -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -337,7 +378,9 @@ def test_policies_out_of_range_are_refused(options, text):
     assert str(raised.value).startswith(text)
 
 
-@pytest.mark.parametrize("options", [{"on_death": 1}, {"on_death": None}, {"on_slow": True}, {"slow": "1"}])
+@pytest.mark.parametrize(
+    "options", [{"on_death": 1}, {"on_death": None}, {"on_slow": True}, {"slow": "1"}]
+)
 def test_policies_of_another_type_are_refused(options):
     with pytest.raises(TypeError):
         ringcast.Writer(1 << 16, **options)

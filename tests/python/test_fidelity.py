@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is unpacked is what was packed, in value and in type: as unpickling would have made it, but without a pickle."""
+"""What is unpacked is what was packed, in value and in type: as unpickling would have made it, but
+without a pickle."""
 
 import gc
 import os
@@ -35,7 +36,9 @@ def unpickled(value):
 
 
 def check(value, allow_pickle=False):
-    got = ringcast.unpack(ringcast.pack(value, allow_pickle=allow_pickle), allow_pickle=allow_pickle)
+    got = ringcast.unpack(
+        ringcast.pack(value, allow_pickle=allow_pickle), allow_pickle=allow_pickle
+    )
     assert print_of(got) == print_of(unpickled(value))
     return got
 
@@ -55,7 +58,9 @@ def test_any_value_arrives_as_a_pickle_of_it_would(value):
 def test_what_is_one_object_in_a_value_arrives_as_one(value):
     try:
         got = check(value)
-    except ringcast.PickleRefused as refused:  # between what is pickled and what is not, identity is not kept
+    except (
+        ringcast.PickleRefused
+    ) as refused:  # between what is pickled and what is not, identity is not kept
         assert re.search(PICKLED, str(refused)), refused
         return
     assert identities.identities_of(got) == identities.identities_of(unpickled(value))
@@ -84,13 +89,28 @@ def test_every_border_of_every_width_arrives():
         check([value, [value], [value] * 3, (0, value, 1), (value, 1.5), {value: value}])
     check([float(value) for value in natives.BORDERS])
     for length in (0, 1, 5, 6, 63, 64, 65, 251, 252, 255, 256, 2048, 2049, 65536):
-        for item in ("x" * length, "\xe9" * length, "\U0001f600" * length, "\ud800" * length, bytes(length)):
+        for item in (
+            "x" * length,
+            "\xe9" * length,
+            "\U0001f600" * length,
+            "\ud800" * length,
+            bytes(length),
+        ):
             check([item, bytearray(3) + item if type(item) is bytes else {item: item}])
     for count in (0, 1, 2, 3, 251, 252, 253, 65536):
         numbers = range(count)
-        for value in ([None] * count, (*numbers,), [float(number) for number in numbers], dict.fromkeys(numbers)):
+        for value in (
+            [None] * count,
+            (*numbers,),
+            [float(number) for number in numbers],
+            dict.fromkeys(numbers),
+        ):
             got = ringcast.unpack(ringcast.pack(value))
-            assert got == value and type(got) is type(value) and type(next(iter(got), 1)) is type(next(iter(value), 1))
+            assert (
+                got == value
+                and type(got) is type(value)
+                and type(next(iter(got), 1)) is type(next(iter(value), 1))
+            )
         assert ringcast.unpack(ringcast.pack({*numbers})) == {*numbers}
 
 
@@ -102,19 +122,28 @@ def test_every_member_of_an_enum_is_the_member():
         assert check([composite, {composite: 1}])[0] is composite
 
 
-@pytest.mark.parametrize("cls", natives.PLAIN_CLASSES + natives.STRUCT_CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", natives.PLAIN_CLASSES + natives.STRUCT_CLASSES, ids=lambda cls: cls.__name__
+)
 def test_every_kind_of_class_goes_without_a_pickle(cls):
     got = check({"x": [cls(a=1, b=[2.5]), cls(a="one", b=None)]})
     assert [type(item) for item in got["x"]] == [cls, cls]
     check([cls(a=cls(a=0, b=1), b=cls(a=(), b={}))] * 3)
 
 
-TUPLES = [natives.Pair(1, "x"), natives.Typed((1, 2.5), None), natives.Nothing(), (1, natives.Pair("a", ()))]
+TUPLES = [
+    natives.Pair(1, "x"),
+    natives.Typed((1, 2.5), None),
+    natives.Nothing(),
+    (1, natives.Pair("a", ())),
+]
 
 
 @pytest.mark.parametrize("value", TUPLES, ids=repr)
 def test_a_tuple_of_any_kind_has_the_hash_of_the_one_that_was_sent(value):
-    got = check({"dict": {value: "found"}, "set": {value}, "frozenset": frozenset([value]), "itself": value})
+    got = check(
+        {"dict": {value: "found"}, "set": {value}, "frozenset": frozenset([value]), "itself": value}
+    )
     assert hash(got["itself"]) == hash(value)
     assert got["dict"][value] == "found" and got["dict"][got["itself"]] == "found"
     assert value in got["set"] and value in got["frozenset"] and {value} & got["set"] == got["set"]
@@ -142,7 +171,10 @@ def test_a_struct_arrives_without_the_values_of_its_cached_properties():
 def test_attributes_that_post_init_gives_a_struct_are_not_lost():
     value = natives.StructWithDict(2, True)
     assert vars(value) == {"extra": [2]}
-    with pytest.raises(ringcast.PickleRefused, match="StructWithDict .* that has attributes beside its fields, and a"):
+    with pytest.raises(
+        ringcast.PickleRefused,
+        match="StructWithDict .* that has attributes beside its fields, and a",
+    ):
         ringcast.pack(value, allow_pickle=False)
     assert vars(check([value], allow_pickle=True)[0]) == {"extra": [2]}
 
@@ -170,19 +202,26 @@ def test_numpys_numbers_keep_their_type(kind):
     is_pickled = np.dtype(kind).char in "gG"
     assert check([kind(0), kind(1)], allow_pickle=is_pickled) == [0, 1]
     if is_pickled:
-        with pytest.raises(ringcast.PickleRefused, match=r"^value\[1\] is of type numpy.c?longdouble, "):
+        with pytest.raises(
+            ringcast.PickleRefused, match=r"^value\[1\] is of type numpy.c?longdouble, "
+        ):
             ringcast.pack([0, kind(1)], allow_pickle=False)
 
 
 def test_one_str_many_times_is_one_str():
     text, other = "request-" + str(12345), "\xe9t\xe9-" + "x" * 300
-    value = [[text, other] * 50, {text: other, other: text}, (text,) * 3, natives.Plain(text, other)]
+    value = [
+        [text, other] * 50,
+        {text: other, other: text},
+        (text,) * 3,
+        natives.Plain(text, other),
+    ]
     got = check(value)
     assert ringcast.pack(value).nbytes < 1500
     assert all(item is got[0][0] for item in got[0][::2]) and got[2][0] is got[3].a is got[0][0]
 
 
-# ---- Depth, width, cycles --------------------------------------------------------------------------------------------
+# ---- Depth, width, cycles ------------------------------------------------------------------------
 
 NESTS = {
     "list": lambda value: [value],
@@ -223,9 +262,13 @@ def test_a_nest_of_1024_goes_as_it_is_and_one_deeper_is_refused(kind):
         packed = ringcast.pack([nest(kind, levels - 1)], allow_pickle=False)
         got = ringcast.unpack(packed, allow_pickle=False)
         assert type(got) is list and levels_of(kind, got[0]) == levels - 1
-    with pytest.raises(ringcast.PickleRefused, match=r"\.\.\. \(1024 levels down\) is (a|of type) .* which only "):
+    with pytest.raises(
+        ringcast.PickleRefused, match=r"\.\.\. \(1024 levels down\) is (a|of type) .* which only "
+    ):
         ringcast.pack([nest(kind, 1024)], allow_pickle=False)
-    assert levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100  # the rest by pickle
+    assert (
+        levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100
+    )  # the rest by pickle
 
 
 @pytest.mark.parametrize("levels", [1022, 1023, 1024, 1025])
@@ -279,7 +322,9 @@ def test_a_small_stack_is_no_crash():
     program = SMALL_STACK.format(paths=[os.path.dirname(__file__)])
     command = [sys.executable, "-c", program]
     variables = {**os.environ, "CI": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables, timeout=300, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
@@ -410,7 +455,12 @@ def test_a_leaf_that_knows_its_container_weakly_is_a_cycle_all_the_same(ballast)
 @pytest.mark.parametrize("ballast", [0, 5000])
 def test_only_what_leads_back_to_its_container_is_pickled_as_a_whole(ballast):
     shared = [1, 2]
-    value = {"x": np.arange(3), "y": [Hashed(a=shared)], "z": shared, "w": Hashed(b={}, c="x" * ballast)}
+    value = {
+        "x": np.arange(3),
+        "y": [Hashed(a=shared)],
+        "z": shared,
+        "w": Hashed(b={}, c="x" * ballast),
+    }
     assert list(ringcast.pack(value, hash="sha256").hashes) == ["x"]
     value["w"].b["back"] = value["y"]  # whose leaf is in the same pickle
     assert list(ringcast.pack(value, hash="sha256").hashes or ()) == []
@@ -437,7 +487,13 @@ def test_what_stands_in_a_value_2_to_the_40_times_is_sent_once(make):
     assert packed.nbytes < 2000
     got, depth = ringcast.unpack(packed), 0
     while type(got) is not list or got != [1, 2, 3, 4]:
-        got = got[0] if isinstance(got, (list, tuple)) else got["x"] if isinstance(got, dict) else got.a
+        got = (
+            got[0]
+            if isinstance(got, (list, tuple))
+            else got["x"]
+            if isinstance(got, dict)
+            else got.a
+        )
         depth += 1
         if depth == 40:
             break
@@ -455,4 +511,12 @@ def test_packed_numbers_that_stand_in_a_value_often_are_sent_once():
 
 @needs_torch
 def test_torchs_names_arrive():
-    check([torch.float32, torch.bfloat16, torch.device("cpu"), torch.device("cuda:3"), torch.Size([1, 2, 2**62])])
+    check(
+        [
+            torch.float32,
+            torch.bfloat16,
+            torch.device("cpu"),
+            torch.device("cuda:3"),
+            torch.Size([1, 2, 2**62]),
+        ]
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that ringcast writes: for their user alone, and never through what another user has put there."""
+"""The files that ringcast writes: for their user alone, and never through what another user has put
+there."""
 
 import os
 import stat
@@ -66,7 +67,11 @@ def to_file_of_nobody(path):
 
 @pytest.mark.parametrize(
     "put, says",
-    [(to_link, "link"), (to_pipe, "no file"), pytest.param(to_file_of_nobody, "another user", marks=needs_root)],
+    [
+        (to_link, "link"),
+        (to_pipe, "no file"),
+        pytest.param(to_file_of_nobody, "another user", marks=needs_root),
+    ],
 )
 def test_a_trace_refuses_what_another_user_may_have_put_there(tmp_path, put, says):
     put(tmp_path / "trace.json")

@@ -20,7 +20,9 @@ FRAMES = {
     "class": frame(class_token(DATACLASS, "natives", EVIL)),
     "fields": frame(class_token(DATACLASS, "natives", "Plain", EVIL)),
     "package": frame(class_token(DATACLASS, "natives." + EVIL, "Class")),
-    "member": frame([*class_token(ENUM, "natives", "Color"), MEMBER, 0, UTF8, *count(len(TEXT)), *TEXT]),
+    "member": frame(
+        [*class_token(ENUM, "natives", "Color"), MEMBER, 0, UTF8, *count(len(TEXT)), *TEXT]
+    ),
     "torch.dtype": frame([DTYPE, *count(len(TEXT)), *TEXT]),
     "pickle": frame_of(VALUE, [entry(PICKLE, size=len(TEXT) + 8)], b"c" + TEXT + b"\nname\n."),
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Barriers, all-gathers and small all-reduces by the rings of a group, and what of them stays torch.distributed's."""
+"""Barriers, all-gathers and small all-reduces by the rings of a group, and what of them stays
+torch.distributed's."""
 
 import datetime
 import os
@@ -121,7 +122,9 @@ def test_what_rings_do_not_carry_is_torchs() -> None:
         ]:
             transports.all_reduce(tensor, op)
             assert int(tensor[0]) == (4 if op == dist.ReduceOp.SUM else 1)
-        transports.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.MAX, async_op=True).wait()
+        transports.all_reduce(
+            torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.MAX, async_op=True
+        ).wait()
         transports.barrier(async_op=True).wait()
         assert called == ["all_reduce"] * 4 + ["barrier"]
         with on_machines(PAIRS):
@@ -167,14 +170,19 @@ def test_a_call_ends_with_the_timeout_of_its_group_and_names_the_missing_ranks()
             for call in lambda: transports.barrier(group), lambda: gathered(rank, group):
                 text = text_of(TimeoutError, call)
                 # The other rank that waits may be late, too.
-                assert re.search(rf"rank 1 \(pid {pid}, alive\).* ha(s|ve) not come within 0.1 s, the group's", text)
+                assert re.search(
+                    rf"rank 1 \(pid {pid}, alive\).* ha(s|ve) not come within 0.1 s, the group's",
+                    text,
+                )
     meet()
     if rank == 1:  # finds what the others have sent
         transports.barrier(group)
         assert gathered(1, group) == [0, 1, 2]
     meet()
     assert gathered(f"now {rank}", group) == ["now 0", "now 1", "now 2"]
-    assert "of the value" in text_of(TimeoutError, lambda: gathered(Late() if rank == 0 else None, group))
+    assert "of the value" in text_of(
+        TimeoutError, lambda: gathered(Late() if rank == 0 else None, group)
+    )
 
 
 def ranks_of_a_death() -> str:
@@ -214,7 +222,11 @@ def test_after_an_interrupted_call_no_value_of_it_is_taken_for_the_next_one() ->
             gathered("second of 0")
         signal.signal(signal.SIGALRM, before)
     else:
-        (mine,) = [end.ring for end in rings.ends(dist.group.WORLD).values() if isinstance(end.ring, ringcast.Writer)]
+        (mine,) = [
+            end.ring
+            for end in rings.ends(dist.group.WORLD).values()
+            if isinstance(end.ring, ringcast.Writer)
+        ]
         waits = mine.peers()[0].stats.waits
         while mine.peers()[0].stats.waits == waits:  # counted at the end of each part of a wait
             pass

@@ -53,4 +53,9 @@ def test_hashes_of_another_rank_are_remembered_too() -> None:
     with slack(PATIENT):
         told = share_hash(given, key="a", how="hash", remember=True).result()[1]
     assert told == [feature_hash(feature) for feature in given]
-    assert share_hash([feature + 1 for feature in given], key="a", how="local", remember=True).result()[1] == told
+    assert (
+        share_hash(
+            [feature + 1 for feature in given], key="a", how="local", remember=True
+        ).result()[1]
+        == told
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes that travel with tensors: what they are of, that they are right, and where they are found."""
+"""
+Hashes that travel with tensors: what they are of, that they are right, and where they are found.
+"""
 
 import asyncio
 import collections
@@ -69,17 +71,23 @@ def test_known_answers_of_xxh3():
     }
     for length, answer in known.items():
         numbers = np.arange(length, dtype=np.int64)
-        assert ringcast.pack((numbers * numbers >> 3).astype(np.uint8), hash="xxh3").hashes == answer
+        assert (
+            ringcast.pack((numbers * numbers >> 3).astype(np.uint8), hash="xxh3").hashes == answer
+        )
 
 
 @needs_xxh3
 @pytest.mark.skipif(xxhash is None, reason="the package xxhash is not installed here")
-@pytest.mark.parametrize("bytes_", [0, 1, 3, 9, 17, 200, 241, 5000, 262143, 262144, 262145, 3 << 20])
+@pytest.mark.parametrize(
+    "bytes_", [0, 1, 3, 9, 17, 200, 241, 5000, 262143, 262144, 262145, 3 << 20]
+)
 def test_xxh3_is_that_of_the_package_xxhash(bytes_):
     array = np.random.default_rng(bytes_).integers(0, 256, bytes_, dtype=np.uint8)
     assert ringcast.pack(array, hash="xxh3").hashes == xxhash.xxh3_64_intdigest(array.tobytes())
     strided = np.repeat(array, 2)[::2]
-    assert ringcast.pack([strided], hash="xxh3").hashes == [xxhash.xxh3_64_intdigest(array.tobytes())]
+    assert ringcast.pack([strided], hash="xxh3").hashes == [
+        xxhash.xxh3_64_intdigest(array.tobytes())
+    ]
 
 
 @pytest.mark.parametrize("shape", [(3, 100_000), (700, 1001), (1, 5, 300, 800), (2, 3, 4)])
@@ -88,7 +96,13 @@ def test_pieces_of_any_layout_make_the_same_hash(shape):
     plain = np.random.default_rng(1).random(shape)
     padded = np.zeros((*shape[:-1], 2 * shape[-1]))
     padded[..., ::2] = plain
-    layouts = [plain, plain.copy(order="F"), padded[..., ::2], plain[..., ::-1][..., ::-1], plain[::-1][::-1].copy("F")]
+    layouts = [
+        plain,
+        plain.copy(order="F"),
+        padded[..., ::2],
+        plain[..., ::-1][..., ::-1],
+        plain[::-1][::-1].copy("F"),
+    ]
     for name in ["sha256"] + ([] if NO_XXH3 else ["xxh3"]):
         hashes = ringcast.pack(layouts, hash=name).hashes
         assert len(set(hashes)) == 1 and len(hashes) == len(layouts)
@@ -100,7 +114,9 @@ def test_pieces_of_any_layout_make_the_same_hash(shape):
 
 
 # The others are nested values: test_arrays.py.
-sendable = values.arrays.filter(lambda recipe: recipe[1] not in (">i4", "datetime64[s]", "longdouble"))
+sendable = values.arrays.filter(
+    lambda recipe: recipe[1] not in (">i4", "datetime64[s]", "longdouble")
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -112,7 +128,7 @@ def test_a_hash_is_of_the_bytes_in_c_order(recipe):
     assert bytes(ringcast.pack(ringcast.unpack(packed), hash="sha256")) == bytes(packed)
 
 
-# ---- Where they are ------------------------------------------------------------------------------------------------
+# ---- Where they are ------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -194,7 +210,14 @@ def test_a_tensor_that_comes_again_has_its_hash_at_each_place_and_a_container_on
     one, other = np.arange(4), np.ones(2)
     first, second, pair = sha(one), sha(other), [other, one]
     packed = ringcast.pack(
-        {"a": one, "again": one, "in": [one, other, (other,)], "pair": pair, "pairs": [pair, pair, one]}, hash="sha256"
+        {
+            "a": one,
+            "again": one,
+            "in": [one, other, (other,)],
+            "pair": pair,
+            "pairs": [pair, pair, one],
+        },
+        hash="sha256",
     )
     assert packed.hashes == {
         "a": first,
@@ -231,7 +254,9 @@ def test_what_pickle_sends_has_none():
     globals()["Odd"] = class_
     odd = class_()
     odd.array = np.arange(100_000)
-    assert ringcast.pack({"a": odd, "b": np.arange(2)}, hash="sha256").hashes == {"b": sha(np.arange(2))}
+    assert ringcast.pack({"a": odd, "b": np.arange(2)}, hash="sha256").hashes == {
+        "b": sha(np.arange(2))
+    }
 
 
 def test_the_frame_is_the_same_but_for_the_hashes():
@@ -245,20 +270,28 @@ def test_the_frame_is_the_same_but_for_the_hashes():
     assert plain == hashed
 
 
-# ---- What is refused -----------------------------------------------------------------------------------------------
+# ---- What is refused -----------------------------------------------------------------------------
 
 
 def test_other_names_are_refused_and_nothing_is_sent(ring):
     writer, reader = ring
-    for call in lambda name: writer.send([1], 0, hash=name), lambda name: ringcast.pack([1], hash=name):
+    for call in (
+        lambda name: writer.send([1], 0, hash=name),
+        lambda name: ringcast.pack([1], hash=name),
+    ):
         for name in "md5", "", "SHA256":
-            with pytest.raises(ValueError, match=f'hash must be "sha256", "xxh3" or None, not {name!r}'):
+            with pytest.raises(
+                ValueError, match=f'hash must be "sha256", "xxh3" or None, not {name!r}'
+            ):
                 call(name)
         for name in 1, b"sha256", True:
             with pytest.raises(TypeError, match='hash must be "sha256", "xxh3" or None, not '):
                 call(name)
     packed = ringcast.pack([1])
-    for call in lambda: writer.send(packed, 0, hash="sha256"), lambda: ringcast.pack(packed, hash="sha256"):
+    for call in (
+        lambda: writer.send(packed, 0, hash="sha256"),
+        lambda: ringcast.pack(packed, hash="sha256"),
+    ):
         with pytest.raises(ValueError, match="with the hashes that it was packed with"):
             call()
     assert reader.lag == 0
@@ -284,7 +317,9 @@ def test_a_hash_that_fails_leaves_nothing_open():
         "    writer.send(5, 0)\n"
         "    assert reader.recv(0) == 5\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=WATCHDOG).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=WATCHDOG).returncode == 0
+    )
 
 
 def test_who_keeps_what_hashlib_was_given_has_no_memory_of_the_ring():
@@ -310,7 +345,9 @@ def test_who_keeps_what_hashlib_was_given_has_no_memory_of_the_ring():
         "else:\n"
         "    raise AssertionError\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=WATCHDOG).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=WATCHDOG).returncode == 0
+    )
 
 
 def test_threads_pack_one_value_at_once():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays whose dtype no writer of ringcast's says so: refused, and nothing is read beyond the elements."""
+"""Arrays whose dtype no writer of ringcast's says so: refused, and nothing is read beyond the
+elements."""
 
 import itertools
 import json
@@ -51,7 +52,9 @@ def fields(**changes):
 
 
 def test_such_a_frame_is_well():
-    assert ringcast.unpack(of("|V6")).tobytes()[:7] == bytes([KIND, NDARRAY, TUPLE, 2, *text("|V6")[:3]])
+    assert ringcast.unpack(of("|V6")).tobytes()[:7] == bytes(
+        [KIND, NDARRAY, TUPLE, 2, *text("|V6")[:3]]
+    )
     wanted = np.dtype({"names": ["a"], "formats": ["<i4"], "offsets": [2], "itemsize": 6})
     assert ringcast.unpack(of(fields())).dtype == wanted
     turned = ringcast.unpack(of("<i2", shape=(3, 4, 2), strides=(2, 6, 1)))
@@ -91,7 +94,9 @@ HOSTILE = {
         f"a field at {offset}": of(fields(formats=["|u1"], offsets=[offset]))
         for offset in (2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1, -(2**31), True, 2.0, "2", None)
     },
-    "a nested field beyond the end": of(fields(formats=[json.loads(fields(offsets=[2**31 - 4]))], offsets=[0])),
+    "a nested field beyond the end": of(
+        fields(formats=[json.loads(fields(offsets=[2**31 - 4]))], offsets=[0])
+    ),
     "a field of more bytes than a C int counts": of(fields(formats=["|V4294967298"])),
     "a field that is too wide by its axes": of(fields(formats=[["<i4", [2**31 - 1, 2**31 + 1]]])),
     "more axes than NumPy has": of(fields(formats=[["<i4", [1] * 65]])),
@@ -102,7 +107,9 @@ HOSTILE = {
     "an element of less than its fields": of(fields(itemsize=5)),
     "an element of less than nothing": of(fields(itemsize=-6)),
     "misaligned": of(fields(aligned=True)),
-    "two of a name": of(fields(names=["a", "a"], formats=["i1", "i1"], offsets=[0, 1], titles=[None, None])),
+    "two of a name": of(
+        fields(names=["a", "a"], formats=["i1", "i1"], offsets=[0, 1], titles=[None, None])
+    ),
     "a name too many": of(fields(names=["a", "b"])),
     "a name that is none": of(fields(names=[[]])),
     "titles that are none": of(fields(titles=5)),
@@ -130,18 +137,26 @@ def test_a_text_that_is_named_again_is_parsed_once(monkeypatch):
     sent, parsed = np.zeros(3, [("a", "<i4"), ("b", "S2")]), []
     packed = ringcast.pack([[sent, sent.copy()], sent[:2]])
     _arrays._remembered.cache_clear()
-    monkeypatch.setattr(_arrays, "_decode", lambda text, decode=_arrays._decode: parsed.append(text) or decode(text))
+    monkeypatch.setattr(
+        _arrays, "_decode", lambda text, decode=_arrays._decode: parsed.append(text) or decode(text)
+    )
     got = ringcast.unpack(packed)
     assert len(parsed) == 1
     first, second, third = *got[0], got[1]
     first.dtype.names = ("x", "y")
-    assert (first.dtype.names, second.dtype.names, third.dtype) == (("x", "y"), ("a", "b"), sent.dtype)
+    assert (first.dtype.names, second.dtype.names, third.dtype) == (
+        ("x", "y"),
+        ("a", "b"),
+        sent.dtype,
+    )
 
 
 def test_random_dtypes_are_within_their_elements_or_refused():
     script = pathlib.Path(__file__).parents[1] / "fuzz/dtypes.py"
     done = subprocess.run(
-        [sys.executable, "-B", str(script), "--jobs=1", "--rounds=3000"], capture_output=True, text=True
+        [sys.executable, "-B", str(script), "--jobs=1", "--rounds=3000"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and "hostile dtypes: 3000" in done.stdout, done.stdout + done.stderr
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that no writer of ringcast's sends: refused one by one, whatever is in them, and with little memory."""
+"""
+Frames that no writer of ringcast's sends: refused one by one, whatever is in them, and with little
+memory.
+"""
 
 import contextlib
 import errno
@@ -29,7 +32,10 @@ INT64 = (0, 64, 1)
 
 
 def entry(kind, flags=0, scalar=0, size=0, *, dtype=(0, 0, 0), key=(0, 0), dims=(0, 0)):
-    """An entry of a frame by hand. key: its place in the meta part, and its bytes. dims: how many, and their place."""
+    """
+    An entry of a frame by hand. key: its place in the meta part, and its bytes. dims: how many, and
+    their place.
+    """
     return kind, flags, scalar, size, dtype, key, dims
 
 
@@ -67,12 +73,20 @@ HOSTILE = {
     "garbage": b"\xff" * 200,
     "no entries": frame_of(VALUE, []),
     "leaf without pickle": frame_of(DICT, [entry(LEAF, KEYED)]),
-    "leaf out of range": frame_of(DICT, [entry(LEAF, KEYED, 1), entry(PICKLE, size=len(LIST))], LIST),
-    "leaf far out of range": frame_of(DICT, [entry(LEAF, KEYED, 2**62), entry(PICKLE, size=len(LIST))], LIST),
-    "leaves of no list": frame_of(DICT, [entry(LEAF, KEYED), entry(PICKLE, size=4)], pickle.dumps(None, 2)),
+    "leaf out of range": frame_of(
+        DICT, [entry(LEAF, KEYED, 1), entry(PICKLE, size=len(LIST))], LIST
+    ),
+    "leaf far out of range": frame_of(
+        DICT, [entry(LEAF, KEYED, 2**62), entry(PICKLE, size=len(LIST))], LIST
+    ),
+    "leaves of no list": frame_of(
+        DICT, [entry(LEAF, KEYED), entry(PICKLE, size=4)], pickle.dumps(None, 2)
+    ),
     "leaf as the value": frame_of(VALUE, [entry(LEAF), entry(PICKLE, size=len(LIST))], LIST),
     "two pickles": frame_of(DICT, [entry(PICKLE, size=len(LIST))] * 2, LIST),
-    "item after the pickle": frame_of(DICT, [entry(PICKLE, size=len(LIST)), entry(NONE, KEYED)], LIST),
+    "item after the pickle": frame_of(
+        DICT, [entry(PICKLE, size=len(LIST)), entry(NONE, KEYED)], LIST
+    ),
     "buffer without pickle": frame_of(DICT, [entry(BUFFER, size=4)], b"abcd"),
     "two values": frame_of(VALUE, [entry(NONE)] * 2),
     "item without key": frame_of(DICT, [entry(NONE)]),
@@ -82,11 +96,17 @@ HOSTILE = {
         VALUE, [entry(PICKLE, size=1000)] + [entry(BUFFER, size=1000)] * 20, bytes(1000)
     ),
     "unknown kind": frame_of(VALUE, [entry(99)]),
-    "gradient of integers": frame_of(VALUE, [entry(TENSOR, TORCH | REQUIRES_GRAD, size=8, dtype=INT64)], bytes(8)),
+    "gradient of integers": frame_of(
+        VALUE, [entry(TENSOR, TORCH | REQUIRES_GRAD, size=8, dtype=INT64)], bytes(8)
+    ),
     "a dtype of nobody": frame_of(VALUE, [entry(TENSOR, TORCH, size=8, dtype=(2, 8, 8))], bytes(8)),
-    "padded, in version 1": frame_of(VALUE, [entry(TENSOR, TORCH | PADDED, size=1, dtype=(1, 4, 1))], bytes(1)),
+    "padded, in version 1": frame_of(
+        VALUE, [entry(TENSOR, TORCH | PADDED, size=1, dtype=(1, 4, 1))], bytes(1)
+    ),
     "int4 bit on bit": frame_of(VALUE, [entry(TENSOR, TORCH, size=1, dtype=(1, 4, 1))], bytes(1)),
-    "bfloat16 of NumPy": frame_of(VALUE, [entry(TENSOR, NUMPY, size=2, dtype=(4, 16, 1))], bytes(2)),
+    "bfloat16 of NumPy": frame_of(
+        VALUE, [entry(TENSOR, NUMPY, size=2, dtype=(4, 16, 1))], bytes(2)
+    ),
 }
 
 
@@ -141,7 +161,10 @@ def test_the_frames_by_hand_are_otherwise_good(ring):
     send_frame(writer, frame_of(DICT, keys, b"xyz", b"abc"))
     assert reader.recv(0) == {"ab": None, "c": b"xyz"}
     dims = struct.pack("<4q", 1, 2, 2, 1)
-    send_frame(writer, frame_of(VALUE, [entry(TENSOR, NUMPY, size=16, dtype=INT64, dims=(2, 0))], bytes(16), dims))
+    send_frame(
+        writer,
+        frame_of(VALUE, [entry(TENSOR, NUMPY, size=16, dtype=INT64, dims=(2, 0))], bytes(16), dims),
+    )
     assert reader.recv(0).shape == (1, 2)
 
 
@@ -158,16 +181,24 @@ def test_a_frame_of_an_unknown_kind_can_be_looked_at_but_not_received(ring):
 @pytest.fixture(scope="module")
 def distrustful():
     """A ring whose reader loads no pickles: what is damaged of one it may look at."""
-    with ringcast.Writer(1 << 24) as writer, ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+    with (
+        ringcast.Writer(1 << 24) as writer,
+        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
+    ):
         assert still_works(writer, reader)  # a first wait opens descriptors
         yield writer, reader
 
 
 def edits(frame):
-    """Places and what to put there: most in the header and the entries, where each byte has a meaning."""
+    """
+    Places and what to put there: most in the header and the entries, where each byte has a meaning.
+    """
     end = st.integers(0, len(frame) - 1)
     start = st.integers(0, min(len(frame) - 1, 500))
-    return st.lists(st.tuples(start | end, st.integers(0, 255) | st.sampled_from((0, 1, 0x7F, 0x80, 0xFF))), max_size=6)
+    return st.lists(
+        st.tuples(start | end, st.integers(0, 255) | st.sampled_from((0, 1, 0x7F, 0x80, 0xFF))),
+        max_size=6,
+    )
 
 
 @settings(max_examples=400, deadline=None)
@@ -183,11 +214,12 @@ def test_a_damaged_frame_of_any_value_does_no_harm(distrustful, recipe, data):
     assert reader.lag == 0 and still_works(writer, reader)
 
 
-# ---- What a frame can make a reader allocate -----------------------------------------------------------------------
+# ---- What a frame can make a reader allocate -----------------------------------------------------
 
 
 def received_with_peak(reader):
-    """What recv() gave or raised, and the most bytes of Python's and NumPy's that it had allocated meanwhile."""
+    """What recv() gave or raised, and the most bytes of Python's and NumPy's that it had allocated
+    meanwhile."""
     tracemalloc.start()
     try:
         result = reader.recv(0)
@@ -208,12 +240,25 @@ BOMBS = {
     "bytes": (DICT, [entry(BYTES, KEYED, size=MIB, key=key) for key in KEYS], b"x" * MIB, NAMES),
     "arrays": (
         DICT,
-        [entry(TENSOR, KEYED | NUMPY, size=MIB, dtype=(1, 8, 1), key=key, dims=(1, 8000)) for key in KEYS],
+        [
+            entry(TENSOR, KEYED | NUMPY, size=MIB, dtype=(1, 8, 1), key=key, dims=(1, 8000))
+            for key in KEYS
+        ],
         b"x" * MIB,
         NAMES + struct.pack("<2q", MIB, 1),
     ),
-    "keys": (DICT, [entry(NONE, KEYED, key=(index, MIB)) for index in range(1000)], b"", b"x" * MIB + NAMES),
-    "buffers": (VALUE, [entry(PICKLE, size=4)] + [entry(BUFFER, size=MIB)] * 1000, b"N." + bytes(MIB), b""),
+    "keys": (
+        DICT,
+        [entry(NONE, KEYED, key=(index, MIB)) for index in range(1000)],
+        b"",
+        b"x" * MIB + NAMES,
+    ),
+    "buffers": (
+        VALUE,
+        [entry(PICKLE, size=4)] + [entry(BUFFER, size=MIB)] * 1000,
+        b"N." + bytes(MIB),
+        b"",
+    ),
     "an expanded array": (
         VALUE,
         [entry(TENSOR, NUMPY, size=8, dtype=INT64, dims=(2, 0))],
@@ -235,7 +280,8 @@ def test_entries_that_share_their_bytes_are_refused_before_they_take_memory(ring
 
 
 OBJECT, VALUES = 12, 100000
-# Containers within each other that all count the same values: the tag, and the bytes before the next one.
+# Containers within each other that all count the same values: the tag, and the bytes before the
+# next one.
 NESTED = {"tuples": (b"\xd0", b""), "lists": (b"\xcf", b""), "dicts": (b"\xd3", b"\0")}
 
 
@@ -250,8 +296,13 @@ def test_values_that_are_counted_more_than_once_are_refused_before_they_take_mem
     tag, before = NESTED[name]
     writer, reader = ring
     each = len(tag) + 5 + len(before)
-    counts = [(each * (1000 - level) + VALUES) // (2 if before else 1) - 8 for level in range(1, 1001)]
-    stream = b"".join(tag + b"\xfd" + struct.pack("<I", count) + before for count in counts) + b"\xc0" * VALUES
+    counts = [
+        (each * (1000 - level) + VALUES) // (2 if before else 1) - 8 for level in range(1, 1001)
+    ]
+    stream = (
+        b"".join(tag + b"\xfd" + struct.pack("<I", count) + before for count in counts)
+        + b"\xc0" * VALUES
+    )
     send_frame(writer, nested_frame(stream))
     result, peak = received_with_peak(reader)
     assert isinstance(result, ringcast.ProtocolError) and "counts more than there is" in str(result)
@@ -272,7 +323,9 @@ MOST = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 SMALL = {
     "nothing": [entry(NONE, KEYED, key=key) for key in KEYS],
     "empty bytes": [entry(BYTES, KEYED, key=key) for key in KEYS],
-    "empty arrays": [entry(TENSOR, KEYED | NUMPY, dtype=INT64, key=key, dims=(2, 8000)) for key in KEYS],
+    "empty arrays": [
+        entry(TENSOR, KEYED | NUMPY, dtype=INT64, key=key, dims=(2, 8000)) for key in KEYS
+    ],
     "empty arrays of as many dimensions as NumPy takes": [
         entry(TENSOR, KEYED | NUMPY, dtype=INT64, key=key, dims=(MOST, 8000)) for key in KEYS
     ],
@@ -290,11 +343,16 @@ def test_many_small_entries_take_memory_in_proportion_to_the_frame(ring, name):
 
 
 @pytest.mark.parametrize("flags", [NUMPY, pytest.param(TORCH, marks=needs_torch)])
-@pytest.mark.parametrize("shape", [(0,), (0, 2**62), (2**62, 0), (2**40, 2**40, 0), (0, *[2**62] * 63), (1, 0) * 32])
+@pytest.mark.parametrize(
+    "shape", [(0,), (0, 2**62), (2**62, 0), (2**40, 2**40, 0), (0, *[2**62] * 63), (1, 0) * 32]
+)
 def test_shapes_that_hold_nothing_do_no_harm(ring, flags, shape):
     writer, reader = ring
     dims = struct.pack(f"<{2 * len(shape)}q", *shape, *[0] * len(shape))
-    send_frame(writer, frame_of(VALUE, [entry(TENSOR, flags, dtype=INT64, dims=(len(shape), 0))], b"", dims))
+    send_frame(
+        writer,
+        frame_of(VALUE, [entry(TENSOR, flags, dtype=INT64, dims=(len(shape), 0))], b"", dims),
+    )
     with contextlib.suppress(ringcast.ProtocolError):
         assert tuple(reader.recv(0).shape) == shape
     assert still_works(writer, reader)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of the standard library's types that no writer of ringcast's sends: refused, with nothing run."""
+"""States of the standard library's types that no writer of ringcast's sends: refused, with nothing
+run."""
 
 import array
 import collections
@@ -66,7 +67,9 @@ def with_part(stream, kind, flags, size=8):
 
 def test_the_arrays_by_hand_are_otherwise_good():
     assert unpack([ARRAY, ord("h"), 4, 1, 0, 2, 0]) == array.array("h", [1, 2])
-    assert with_part([PART_ARRAY, ord("b")], BYTES, ord("b") << 24, 2) == array.array("b", [PART_ARRAY - 256, ord("b")])
+    assert with_part([PART_ARRAY, ord("b")], BYTES, ord("b") << 24, 2) == array.array(
+        "b", [PART_ARRAY - 256, ord("b")]
+    )
 
 
 LACKED = set("uw") - set(array.typecodes)  # one came with Python 3.13, the other goes with 3.16
@@ -98,7 +101,10 @@ PARTS = {
     "part of an element": ([PART_ARRAY, ord("q")], BYTES, ord("q") << 24, 7),
     "another flag": ([PART_ARRAY, ord("q")], BYTES, 1 << 20 | ord("q") << 24, 8),
     "an array for a bytearray": ([LIST, 1, 0xE0], BYTES, ord("q") << 24, 8),
-    **{f"a typecode of other Pythons, {code}": ([PART_ARRAY, ord(code)], BYTES, ord(code) << 24, 8) for code in LACKED},
+    **{
+        f"a typecode of other Pythons, {code}": ([PART_ARRAY, ord(code)], BYTES, ord(code) << 24, 8)
+        for code in LACKED
+    },
 }
 
 
@@ -108,7 +114,7 @@ def test_a_part_that_is_no_such_array_is_refused(name):
         with_part(*PARTS[name])
 
 
-# ---- States ----------------------------------------------------------------------------------------------------------
+# ---- States --------------------------------------------------------------------------------------
 
 
 def text(of):
@@ -130,7 +136,10 @@ def number(value):
 
 
 GOOD = [
-    ([KIND, DEFAULTDICT, TUPLE, 2, *text("list"), DICT, 1, 1, 2], collections.defaultdict(list, {1: 2})),
+    (
+        [KIND, DEFAULTDICT, TUPLE, 2, *text("list"), DICT, 1, 1, 2],
+        collections.defaultdict(list, {1: 2}),
+    ),
     ([KIND, ORDERED, DICT, 1, 1, 2], collections.OrderedDict({1: 2})),
     ([KIND, DEQUE, TUPLE, 2, 2, LIST, 2, 1, 2], collections.deque([1, 2], 2)),
     ([KIND, COUNTER, DICT, 1, 1, 2], collections.Counter({1: 2})),
@@ -138,11 +147,17 @@ GOOD = [
     ([KIND, POSIX, *text("a")], pathlib.PurePosixPath("a")),
     ([KIND, PATH, *text("a")], pathlib.PosixPath("a")),
     ([KIND, WINDOWS, TUPLE, 1, *text("a")], pathlib.PureWindowsPath("a")),
-    ([KIND, DATETIME, *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6)], datetime.datetime(2000, 1, 2, 3, 4, 5, 6)),
+    (
+        [KIND, DATETIME, *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6)],
+        datetime.datetime(2000, 1, 2, 3, 4, 5, 6),
+    ),
     ([KIND, DATE, *raw(7, 208, 1, 2)], datetime.date(2000, 1, 2)),
     ([KIND, TIME, *raw(3, 4, 5, 0, 0, 6)], datetime.time(3, 4, 5, 6)),
     ([KIND, TIMEDELTA, *raw(1, *[0] * 11)], datetime.timedelta(1)),
-    ([KIND, TIMEZONE, *number(-DAY + 1)], datetime.timezone(datetime.timedelta(microseconds=1 - DAY))),
+    (
+        [KIND, TIMEZONE, *number(-DAY + 1)],
+        datetime.timezone(datetime.timedelta(microseconds=1 - DAY)),
+    ),
     ([KIND, DECIMAL, *text("1.5")], decimal.Decimal("1.5")),
     ([KIND, DTYPE, *text("<i4")], np.dtype("i4")),
     ([KIND, DTYPE, *text("<m8[999999999us]")], np.dtype("m8[999999999us]")),
@@ -204,16 +219,40 @@ STATES = {
     "a datetime in year 0": [DATETIME, *raw(0, 0, 2, 1, 3, 4, 5, 0, 0, 6)],
     "a datetime in year 65535": [DATETIME, *raw(255, 255, 2, 1, 3, 4, 5, 0, 0, 6)],
     "a datetime at 24:00": [DATETIME, *raw(7, 208, 1, 2, 24, 0, 0, 0, 0, 0)],
-    "a datetime of a million microseconds": [DATETIME, *raw(7, 208, 1, 2, 3, 4, 5, 0x0F, 0x42, 0x40)],
+    "a datetime of a million microseconds": [
+        DATETIME,
+        *raw(7, 208, 1, 2, 3, 4, 5, 0x0F, 0x42, 0x40),
+    ],
     "a datetime of 9 bytes": [DATETIME, *raw(*range(1, 10))],
     "a datetime in no zone": [DATETIME, TUPLE, 2, *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6), NONE],
-    "a datetime in a zone that is a text": [DATETIME, TUPLE, 2, *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6), *text("UTC")],
-    "a datetime in two zones": [DATETIME, TUPLE, 3, *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6), *UTC, *UTC],
+    "a datetime in a zone that is a text": [
+        DATETIME,
+        TUPLE,
+        2,
+        *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6),
+        *text("UTC"),
+    ],
+    "a datetime in two zones": [
+        DATETIME,
+        TUPLE,
+        3,
+        *raw(7, 208, 1, 2, 3, 4, 5, 0, 0, 6),
+        *UTC,
+        *UTC,
+    ],
     "a date of day 0": [DATE, *raw(7, 208, 1, 0)],
     "a date of 5 bytes": [DATE, *raw(7, 208, 1, 1, 1)],
     "a time at 23:60": [TIME, *raw(23, 60, 0, 0, 0, 0)],
     "a time at 127:00": [TIME, *raw(127, 0, 0, 0, 0, 0)],
-    "a time in a zone that is a date": [TIME, TUPLE, 2, *raw(3, 4, 5, 0, 0, 6), KIND, DATE, *raw(7, 208, 1, 2)],
+    "a time in a zone that is a date": [
+        TIME,
+        TUPLE,
+        2,
+        *raw(3, 4, 5, 0, 0, 6),
+        KIND,
+        DATE,
+        *raw(7, 208, 1, 2),
+    ],
     "a timedelta of too many days": [TIMEDELTA, *raw(*struct.pack("<3i", 10**9, 0, 0))],
     "a timedelta of too few days": [TIMEDELTA, *raw(*struct.pack("<3i", -(10**9), 0, 0))],
     "a timedelta of a day of seconds": [TIMEDELTA, *raw(*struct.pack("<3i", 0, 86400, 0))],
@@ -241,7 +280,20 @@ STATES = {
     "a kind that is yet to come": [17, NONE],
     "the last kind": [255, NONE],
 }
-ZONE_KEYS = ["", "/etc/passwd", "../x", "Europe/../../x", "Europe/", "a//b", ".", "a b", "a\0b", "é", "a" * 256, "a.b"]
+ZONE_KEYS = [
+    "",
+    "/etc/passwd",
+    "../x",
+    "Europe/../../x",
+    "Europe/",
+    "a//b",
+    ".",
+    "a b",
+    "a\0b",
+    "é",
+    "a" * 256,
+    "a.b",
+]
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -258,7 +310,9 @@ def test_a_time_zone_is_looked_for_where_zones_are(key):
 
 def test_a_time_zone_that_is_not_here_is_told():
     for key in ("Mars/Olympus", "Europe"):
-        with pytest.raises(ringcast.ProtocolError, match=f"holds the time zone '{key}', and there is none here"):
+        with pytest.raises(
+            ringcast.ProtocolError, match=f"holds the time zone '{key}', and there is none here"
+        ):
             unpack([KIND, ZONEINFO, *text(key)])
 
 
@@ -273,8 +327,19 @@ def test_any_state_of_any_kind_does_no_harm():
         [DICT, 0],
         [TUPLE, 2, NONE, LIST, 0],
     ]
-    plain += [[TUPLE, 2, NONE, DICT, 0], [PACKED_LIST, 1, 3, 1, 2, 3], [KIND, TIMEZONE, 0], [TUPLE, 1, *text("a")]]
-    plain += [[SET, 0], [TUPLE, 2, *raw(*range(1, 11)), *UTC], number(-1), [ARRAY, ord("b"), 1, 1], []]
+    plain += [
+        [TUPLE, 2, NONE, DICT, 0],
+        [PACKED_LIST, 1, 3, 1, 2, 3],
+        [KIND, TIMEZONE, 0],
+        [TUPLE, 1, *text("a")],
+    ]
+    plain += [
+        [SET, 0],
+        [TUPLE, 2, *raw(*range(1, 11)), *UTC],
+        number(-1),
+        [ARRAY, ord("b"), 1, 1],
+        [],
+    ]
     made = 0
     for kind in range(256):
         for state in plain:

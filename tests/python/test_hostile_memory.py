@@ -73,21 +73,35 @@ HUNGRY = {
     "a set of numbers": [SET, *count(ROOM // 8), *b"".join(NUMBERS)],
     "scalars": [LIST, *count(ROOM // 6), *[SCALAR, 0, 8, 1, 0, 1] * (ROOM // 6)],
     "states": [LIST, *count(ROOM // 4), *FREE, *[INSTANCE, 0, DICT, 0] * (ROOM // 4)],
-    "slots": [LIST, *count(ROOM // 6), *SLOTS, *[INSTANCE, 0, ABSENT, ABSENT, ABSENT, NONE] * (ROOM // 6)],
+    "slots": [
+        LIST,
+        *count(ROOM // 6),
+        *SLOTS,
+        *[INSTANCE, 0, ABSENT, ABSENT, ABSENT, NONE] * (ROOM // 6),
+    ],
     "classes": [*class_token(ENUM, "natives", "Color") * 255, NONE],
     "records": [LIST, *count(ROOM // 3), SHAPE, 1, 0x81, 0x61, *[RECORD, 0, 1] * (ROOM // 3)],
     "records of nothing": [LIST, *count(ROOM // 2), SHAPE, 0, *[RECORD, 0] * (ROOM // 2)],
-    "shapes": [*[SHAPE, *count(200), *b"".join(b"\x82" + bytes(divmod(key, 100)) for key in range(200))] * 99, NONE],
+    "shapes": [
+        *[SHAPE, *count(200), *b"".join(b"\x82" + bytes(divmod(key, 100)) for key in range(200))]
+        * 99,
+        NONE,
+    ],
     "marks": [LIST, *count(ROOM // 2), *[MARK, 1] * (ROOM // 2)],
     "the same again": [LIST, *count(ROOM // 2), MARK, LIST, 0, *[BACK, 0] * (ROOM // 2 - 1)],
     # These claim what is not there.
-    "records in records": [SHAPE, *count(99), *b"".join(b"\x81" + bytes([key]) for key in range(99))]
+    "records in records": [
+        SHAPE,
+        *count(99),
+        *b"".join(b"\x81" + bytes([key]) for key in range(99)),
+    ]
     + [RECORD, 0] * 900
     + [1] * 50_000,
     "lists in lists": [LIST, *count(50_000)] * 1000 + [1] * 50_000,
     "tuples in tuples": [TUPLE, *count(50_000)] * 1000 + [1] * 50_000,
     "dicts in dicts": [DICT, *count(25_000), 1] * 1000 + [1] * 50_000,
-    "packed in lists": ([LIST, *count(50_000)] + [PACKED_LIST, 0x01, *count(10), *[1] * 10]) * 1000 + [1] * 50_000,
+    "packed in lists": ([LIST, *count(50_000)] + [PACKED_LIST, 0x01, *count(10), *[1] * 10]) * 1000
+    + [1] * 50_000,
     "instances in lists": [*PLAIN, *([LIST, *count(40_000)] * 1000), *[INSTANCE, 0] * 20_000],
 }
 MOST = 128
@@ -134,11 +148,31 @@ KEYS = {
     "a member": [SET, 1, *doubled(60)],
     "a bound": [SET, 1, SLICE, 1, 1, *doubled(60)],
     "a frozenset in a key": [SET, 1, TUPLE, 1, FROZENSET, 1, *doubled(60)],
-    "a field": [*class_token(DATACLASS, "natives", "Frozen", "a", "b"), SET, 1, INSTANCE, 0, *doubled(60), NONE],
+    "a field": [
+        *class_token(DATACLASS, "natives", "Frozen", "a", "b"),
+        SET,
+        1,
+        INSTANCE,
+        0,
+        *doubled(60),
+        NONE,
+    ],
     "keys of many dicts": [LIST, 200, MARK, *doubled(18), *[DICT, 1, BACK, 18, NONE] * 199],
-    "a key after larger sums": chain(65, [TUPLE, 2, NONE, NONE], [TUPLE, 2, BACK, 1, BACK, 1], DICT, 1, BACK, 10, NONE),
+    "a key after larger sums": chain(
+        65, [TUPLE, 2, NONE, NONE], [TUPLE, 2, BACK, 1, BACK, 1], DICT, 1, BACK, 10, NONE
+    ),
     "members after larger sums": [SET, 2, *doubled(70), *doubled(40)],
-    "a large int": [LIST, 2, MARK, BIGINT, *count(4000), *[0x55] * 4000, DICT, *count(6000), *[BACK, 0, NONE] * 6000],
+    "a large int": [
+        LIST,
+        2,
+        MARK,
+        BIGINT,
+        *count(4000),
+        *[0x55] * 4000,
+        DICT,
+        *count(6000),
+        *[BACK, 0, NONE] * 6000,
+    ],
 }
 
 
@@ -154,19 +188,25 @@ DEEP = {
     "a key": chain(150_000, [TUPLE, 1, NONE], ONE, DICT, 1, BACK, 0, NONE),
     "a member": chain(1025, [TUPLE, 1, NONE], ONE, SET, 1, BACK, 0),
     "a frozenset of a tuple": chain(1025, [TUPLE, 1, NONE], ONE, FROZENSET, 1, TUPLE, 1, BACK, 0),
-    "a key of long links": chain(50, [TUPLE, 1, NONE], [TUPLE, 1] * 100 + [BACK, 1], DICT, 1, BACK, 0, NONE),
+    "a key of long links": chain(
+        50, [TUPLE, 1, NONE], [TUPLE, 1] * 100 + [BACK, 1], DICT, 1, BACK, 0, NONE
+    ),
     "a frozenset": chain(150_000, [FROZENSET, 0], [FROZENSET, 1, BACK, 1], DICT, 1, BACK, 0, NONE),
     "an instance": [*PAIR, *chain(150_000, [NONE], [INSTANCE, 0, BACK, 1, 1], SET, 1, BACK, 0)],
     "slices": chain(300_000, [SLICE, 1, 1, 1], [SLICE, BACK, 1, 1, 1], NONE),
     "slices of deep tuples": chain(1025, [TUPLE, 1, NONE], ONE, SLICE, 1, 1, BACK, 0),
     "deques": chain(300_000, [LIST, 0], [KIND, DEQUE, TUPLE, 2, NONE, LIST, 1, BACK, 1], NONE),
-    "defaultdicts": chain(300_000, [LIST, 0], [KIND, DEFAULTDICT, TUPLE, 2, NONE, DICT, 1, 1, BACK, 1], NONE),
+    "defaultdicts": chain(
+        300_000, [LIST, 0], [KIND, DEFAULTDICT, TUPLE, 2, NONE, DICT, 1, 1, BACK, 1], NONE
+    ),
 }
 
 
 @pytest.mark.parametrize("name", DEEP)
 def test_what_would_overflow_the_stack_is_refused(name):
-    with pytest.raises(ringcast.ProtocolError, match="a key, slice or deque that is nested too deep"):
+    with pytest.raises(
+        ringcast.ProtocolError, match="a key, slice or deque that is nested too deep"
+    ):
         unpack(DEEP[name])
 
 
@@ -190,7 +230,12 @@ def test_a_deep_key_in_a_thread_of_a_small_stack_raises():
     assert got
 
 
-NUMBERED = [MARK, DICT, *count(300), *b"".join(bytes([0xC4, *divmod(key, 256), 1]) for key in range(300))]
+NUMBERED = [
+    MARK,
+    DICT,
+    *count(300),
+    *b"".join(bytes([0xC4, *divmod(key, 256), 1]) for key in range(300)),
+]
 LONG = [NAMED, *count(5000), *[0x31] * 5000]
 ELSEWHERE = {
     "a Counter": [*NUMBERED, KIND, COUNTER, BACK, 0],
@@ -216,12 +261,28 @@ def test_a_state_is_no_copy_of_what_stands_elsewhere(name):
 
 def test_states_that_share_values_arrive():
     words, number, path = ["a"], Decimal("1" * 20000), PurePosixPath("a/" * 2000)
-    value = [words, collections.deque([words]), Bare(a=words), {"a": words}, collections.OrderedDict(a=words)]
-    value += [vars(value[2]), Bare(a=words), [number, Decimal(number)], number, path, str(path), PurePosixPath(path)]
+    value = [
+        words,
+        collections.deque([words]),
+        Bare(a=words),
+        {"a": words},
+        collections.OrderedDict(a=words),
+    ]
+    value += [
+        vars(value[2]),
+        Bare(a=words),
+        [number, Decimal(number)],
+        number,
+        path,
+        str(path),
+        PurePosixPath(path),
+    ]
     value += [collections.defaultdict(list, a=words), collections.Counter("aab"), value[1]]
     got = ringcast.unpack(ringcast.pack(value), allow_pickle=False)
     assert got[0] is got[1][0] is got[2].a is got[6].a is got[12]["a"] and got[1] is got[14]
-    assert [got[place] for place in (7, 8, 9, 10, 11, 13)] == [value[place] for place in (7, 8, 9, 10, 11, 13)]
+    assert [got[place] for place in (7, 8, 9, 10, 11, 13)] == [
+        value[place] for place in (7, 8, 9, 10, 11, 13)
+    ]
 
 
 def seen_by_the_collector(data):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of nested values that no writer of ringcast's makes: refused one by one, with little memory, and with nothing
-imported or run where pickles are turned off."""
+"""
+Streams of nested values that no writer of ringcast's makes: refused one by one, with little memory,
+and with nothing imported or run where pickles are turned off.
+"""
 
 import abc
 import dataclasses
@@ -26,8 +28,25 @@ pytestmark = pytest.mark.alike
 OBJECT = 12
 NONE, TRUE, INT32, BIGINT, ASCII, UTF8, WTF8 = 0xC0, 0xC2, 0xC5, 0xC7, 0xCA, 0xCB, 0xCC
 BYTEARRAY, LIST, TUPLE, SET, FROZENSET, DICT = 0xCE, 0xCF, 0xD0, 0xD1, 0xD2, 0xD3
-PACKED_LIST, RANGE, SLICE, CLASS, INSTANCE, MEMBER, SCALAR = 0xD4, 0xD6, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB
-DTYPE, DEVICE, SIZE, PART, PART_BYTEARRAY, LEAF, NAMED, AGAIN = 0xDC, 0xDD, 0xDE, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3
+PACKED_LIST, RANGE, SLICE, CLASS, INSTANCE, MEMBER, SCALAR = (
+    0xD4,
+    0xD6,
+    0xD7,
+    0xD8,
+    0xD9,
+    0xDA,
+    0xDB,
+)
+DTYPE, DEVICE, SIZE, PART, PART_BYTEARRAY, LEAF, NAMED, AGAIN = (
+    0xDC,
+    0xDD,
+    0xDE,
+    0xDF,
+    0xE0,
+    0xE1,
+    0xE2,
+    0xE3,
+)
 MARK, BACK, ITEM, SHAPE, RECORD, ABSENT = 0xE4, 0xE5, 0xE6, 0xE7, 0xE8, 0xE9
 DATACLASS, STRUCT, NAMEDTUPLE, ENUM, STATE = 1, 2, 3, 4, 5
 
@@ -60,18 +79,29 @@ STRANGE = "os builtins enum collections pathlib types loads_itself turtle native
 
 
 def unpack(stream, **more):
-    return ringcast.unpack(frame(stream, **more), classes=[*STRANGE, "subprocess:Popen", "__main__"])
+    return ringcast.unpack(
+        frame(stream, **more), classes=[*STRANGE, "subprocess:Popen", "__main__"]
+    )
 
 
 def test_the_streams_by_hand_are_otherwise_good():
     plain = class_token(DATACLASS, "natives", "Plain", "a", "b")
     assert unpack([LIST, 2, 5, NONE]) == [5, None]
     assert unpack([*plain, INSTANCE, 0, 1, 2]) == natives.Plain(1, 2)
-    assert unpack([*class_token(ENUM, "natives", "Color"), MEMBER, 0, 0x83, *b"RED"]) is natives.Color.RED
+    assert (
+        unpack([*class_token(ENUM, "natives", "Color"), MEMBER, 0, 0x83, *b"RED"])
+        is natives.Color.RED
+    )
     first, second = unpack([LIST, 2, MARK, LIST, 0, BACK, 0])
     assert first is second == []
-    assert unpack([LIST, 2, SHAPE, 1, 0x81, 0x61, RECORD, 0, 7, RECORD, 0, 8]) == [{"a": 7}, {"a": 8}]
-    assert unpack([LIST, 2, 0x81, 0x61, PART_BYTEARRAY], parts=[BYTES]) == ["a", bytearray([LIST, 2, 0x81])]
+    assert unpack([LIST, 2, SHAPE, 1, 0x81, 0x61, RECORD, 0, 7, RECORD, 0, 8]) == [
+        {"a": 7},
+        {"a": 8},
+    ]
+    assert unpack([LIST, 2, 0x81, 0x61, PART_BYTEARRAY], parts=[BYTES]) == [
+        "a",
+        bytearray([LIST, 2, 0x81]),
+    ]
 
 
 FREE = class_token(STATE, "natives", "Bare")
@@ -103,9 +133,20 @@ REFUSED = {
     "a range that stands still": [RANGE, 0, 1, 0],
     "an instance of no class": [INSTANCE, 0],
     "a member of no class": [MEMBER, 0, 0x81, 0x61],
-    "an instance without its fields": [*class_token(DATACLASS, "natives", "Plain", "a", "b"), INSTANCE, 0, 1],
+    "an instance without its fields": [
+        *class_token(DATACLASS, "natives", "Plain", "a", "b"),
+        INSTANCE,
+        0,
+        1,
+    ],
     "an instance of an enum": [*class_token(ENUM, "natives", "Color"), INSTANCE, 0, 1],
-    "a member of a dataclass": [*class_token(DATACLASS, "natives", "Plain", "a", "b"), MEMBER, 0, 0x81, 0x61],
+    "a member of a dataclass": [
+        *class_token(DATACLASS, "natives", "Plain", "a", "b"),
+        MEMBER,
+        0,
+        0x81,
+        0x61,
+    ],
     "a member that is not there": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, 0x81, 0x61],
     "a member whose name is no text": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, LIST, 0],
     "a member whose name is a number too long to be shown": [
@@ -130,9 +171,28 @@ REFUSED = {
     "too many classes": [*class_token(ENUM, "natives", "Color") * 257, NONE],
     "other fields": [*class_token(DATACLASS, "natives", "Plain", "a", "c"), INSTANCE, 0, 1, 2],
     "fewer fields": [*class_token(DATACLASS, "natives", "Plain", "a"), INSTANCE, 0, 1],
-    "a field twice": [*class_token(DATACLASS, "natives", "Plain", "a", "b", "a"), INSTANCE, 0, 1, 2, 3],
-    "a dataclass as a namedtuple": [*class_token(NAMEDTUPLE, "natives", "Plain", "a", "b"), INSTANCE, 0, 1, 2],
-    "a namedtuple as a dataclass": [*class_token(DATACLASS, "natives", "Pair", "a", "b"), INSTANCE, 0, 1, 2],
+    "a field twice": [
+        *class_token(DATACLASS, "natives", "Plain", "a", "b", "a"),
+        INSTANCE,
+        0,
+        1,
+        2,
+        3,
+    ],
+    "a dataclass as a namedtuple": [
+        *class_token(NAMEDTUPLE, "natives", "Plain", "a", "b"),
+        INSTANCE,
+        0,
+        1,
+        2,
+    ],
+    "a namedtuple as a dataclass": [
+        *class_token(DATACLASS, "natives", "Pair", "a", "b"),
+        INSTANCE,
+        0,
+        1,
+        2,
+    ],
     "an enum as a dataclass": [*class_token(DATACLASS, "natives", "Color"), INSTANCE, 0],
     "a scalar of no dtype": [SCALAR, 9, 64, 1, 0, *bytes(8)],
     "a scalar of no bits": [SCALAR, 0, 0, 1, 0],
@@ -165,14 +225,39 @@ REFUSED = {
     "a shape that is cut off": [SHAPE, 2, 0x81, 0x61],
     "a shape longer than all": [SHAPE, 254, *b"\xff" * 7, 0x7F, 0x81, 0x61],
     "a shape with a key twice": [SHAPE, 2, 0x81, 0x61, 0x81, 0x61, RECORD, 0, 1, 2],
-    "a shape with a key twice, in other tokens": [SHAPE, 2, 0x81, 0x61, UTF8, 1, 0x61, RECORD, 0, 1, 2],
+    "a shape with a key twice, in other tokens": [
+        SHAPE,
+        2,
+        0x81,
+        0x61,
+        UTF8,
+        1,
+        0x61,
+        RECORD,
+        0,
+        1,
+        2,
+    ],
     "a shape with a key that is no str": [SHAPE, 1, 5, RECORD, 0, 1],
     "a shape with a key without a hash": [SHAPE, 1, LIST, 0, RECORD, 0, 1],
     "a shape with a marked key": [SHAPE, 1, MARK, 0x81, 0x61, RECORD, 0, 1],
     "a shape with a key that is no UTF-8": [SHAPE, 1, UTF8, 1, 0xFF, RECORD, 0, 1],
     "too many shapes": [*[SHAPE, 1, 0x81, 0x61] * 257, RECORD, 0, 1],
     "a record of no shape": [RECORD, 0],
-    "a record of a shape that is yet to come": [LIST, 2, RECORD, 0, 1, SHAPE, 1, 0x81, 0x61, RECORD, 0, 1],
+    "a record of a shape that is yet to come": [
+        LIST,
+        2,
+        RECORD,
+        0,
+        1,
+        SHAPE,
+        1,
+        0x81,
+        0x61,
+        RECORD,
+        0,
+        1,
+    ],
     "a record of a shape far away": [SHAPE, 1, 0x81, 0x61, RECORD, 254, *b"\xff" * 8],
     "a record that is short": [SHAPE, 2, 0x81, 0x61, 0x81, 0x62, RECORD, 0, 1],
     "a record too deep": [*[LIST, 1] * 1024, SHAPE, 0, RECORD, 0],
@@ -207,10 +292,16 @@ def test_parts_that_do_not_fit_are_refused(name):
             unpack([PART], parts=[STR], first=first)
 
 
-@pytest.mark.parametrize("rest", [b"", b"\0", b"\1" * 40, b"\xff" * 40, b"\xfd" * 40, b"\xe1\0" * 40], ids=bytes.hex)
+@pytest.mark.parametrize(
+    "rest", [b"", b"\0", b"\1" * 40, b"\xff" * 40, b"\xfd" * 40, b"\xe1\0" * 40], ids=bytes.hex
+)
 def test_every_tag_before_anything_does_no_harm(rest):
     for tag in range(256):
-        for stream in (bytes([tag]) + rest, bytes([LIST, 3, tag]) + rest, bytes([DICT, 1, tag]) + rest):
+        for stream in (
+            bytes([tag]) + rest,
+            bytes([LIST, 3, tag]) + rest,
+            bytes([DICT, 1, tag]) + rest,
+        ):
             attempt(frame(stream))
 
 
@@ -222,7 +313,7 @@ def attempt(data):
         return error
 
 
-# ---- Classes ---------------------------------------------------------------------------------------------------------
+# ---- Classes -------------------------------------------------------------------------------------
 
 NOT_CLASSES = [
     ("os", "system"),
@@ -250,12 +341,31 @@ NOT_CLASSES = [
 def test_what_is_no_class_of_the_kind_is_refused(module, name, kind):
     for fields, values in (((), ()), (("a",), (0x84, *b"true"))):
         with pytest.raises((ringcast.ProtocolError, ringcast.PickleRefused, ImportError)):
-            unpack([*class_token(kind, module, name, *fields), INSTANCE, 0, *values, *[NONE] * (kind == STATE)])
+            unpack(
+                [
+                    *class_token(kind, module, name, *fields),
+                    INSTANCE,
+                    0,
+                    *values,
+                    *[NONE] * (kind == STATE),
+                ]
+            )
     with pytest.raises((ringcast.ProtocolError, ringcast.PickleRefused, ImportError)):
         unpack([*class_token(ENUM, module, name), MEMBER, 0, 0x81, 0x61])
 
 
-UNKNOWN = ["os.path.nothing", "", ".", "..", "natives.", ".natives", "\ufeff", "no module", "a" * 5000, "natives\n"]
+UNKNOWN = [
+    "os.path.nothing",
+    "",
+    ".",
+    "..",
+    "natives.",
+    ".natives",
+    "\ufeff",
+    "no module",
+    "a" * 5000,
+    "natives\n",
+]
 
 
 @pytest.mark.parametrize("module", [STRANGE[-1], *UNKNOWN], ids=lambda name: ascii(name)[:30])
@@ -263,7 +373,9 @@ def test_a_module_that_is_not_there_is_not_imported(module, tmp_path, monkeypatc
     (tmp_path / "never_imported_by_anybody.py").write_text("raise SystemExit('it ran')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
-    with pytest.raises((ImportError, ringcast.PickleRefused), match="is not (allowed|imported) here"):
+    with pytest.raises(
+        (ImportError, ringcast.PickleRefused), match="is not (allowed|imported) here"
+    ):
         unpack([*class_token(DATACLASS, module, "Plain", "a"), INSTANCE, 0, 1])
     assert set(sys.modules) == before
     with pytest.raises((ImportError, ringcast.ProtocolError, SystemExit)):
@@ -318,13 +430,16 @@ def test_a_class_with_other_fields_is_told_by_its_name_and_both():
     with pytest.raises(ringcast.ProtocolError) as raised:
         unpack([*class_token(DATACLASS, "natives", "Plain", "a", "c"), INSTANCE, 0, 1, 2])
     assert str(raised.value) == (
-        "the frame holds an instance of natives.Plain with the fields a, c; here they are a, b: both sides need the "
+        "the frame holds an instance of natives.Plain with the fields a, c; here they are a, b: "
+        "both sides need the "
         "same version of it"
     )
 
 
 def test_a_class_of_another_programs_main_is_told_where_to_go():
-    with pytest.raises(ImportError, match="__main__.Nowhere, .*: keep it in a module that both sides import"):
+    with pytest.raises(
+        ImportError, match="__main__.Nowhere, .*: keep it in a module that both sides import"
+    ):
         unpack([*class_token(DATACLASS, "__main__", "Nowhere"), INSTANCE, 0])
 
 
@@ -400,16 +515,19 @@ print("done")
 """
 
 
-@pytest.mark.unwatched  # stacks from 96 KiB on: AddressSanitizer's frames are several times as large
+# stacks from 96 KiB on: AddressSanitizer's frames are several times as large
+@pytest.mark.unwatched
 def test_many_classes_in_a_row_take_no_stack():
     program = CLASSES_IN_A_ROW.format(paths=[os.path.dirname(__file__)])
     command = [sys.executable, "-c", program]
     variables = {**os.environ, "CI": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables, timeout=300, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-# ---- Any bytes changed -----------------------------------------------------------------------------------------------
+# ---- Any bytes changed ---------------------------------------------------------------------------
 
 
 def rich():
@@ -426,7 +544,11 @@ def rich():
         "bytes": [b"abc", bytearray(b"abc"), b"z" * 3000],
         "sets": [{1, 2}, frozenset([3, (4, 5)])],
         "more": [range(3), slice(1, None), 1 + 2j, None, True, False, -0.0],
-        "objects": [natives.Plain(1, natives.Frozen("x")), natives.Pair(1, [2]), natives.WithSlots(1, 2)],
+        "objects": [
+            natives.Plain(1, natives.Frozen("x")),
+            natives.Pair(1, [2]),
+            natives.WithSlots(1, 2),
+        ],
         "states": [
             natives.Bare(a=1),
             natives.Bare(**{str(i): i for i in range(250)}),
@@ -472,10 +594,19 @@ def test_the_names_of_attributes_do_not_live_for_ever():
     for_ever = 0
     for number in range(300):
         names = [f"{number}_{index}_".ljust(350, "x") for index in range(20)]
-        items = b"".join(bytes([ASCII, *count(351)]) + b"y" + name.encode() + bytes([NONE]) for name in names)
-        told = unpack([*class_token(DATACLASS, "natives", "Bare", *names), INSTANCE, 0, *[NONE] * 20])
+        items = b"".join(
+            bytes([ASCII, *count(351)]) + b"y" + name.encode() + bytes([NONE]) for name in names
+        )
+        told = unpack(
+            [*class_token(DATACLASS, "natives", "Bare", *names), INSTANCE, 0, *[NONE] * 20]
+        )
         held = unpack([*class_token(STATE, "natives", "Bare"), INSTANCE, 0, DICT, 20, *items])
         assert [*vars(told)] == names and len(vars(held)) == 20
         assert ringcast.unpack(ringcast.pack([told, held]))[1].read == held.read
-        for_ever += sum(len(name) for value in (told, held) for name in vars(value) if sys.getrefcount(name) > 1 << 30)
+        for_ever += sum(
+            len(name)
+            for value in (told, held)
+            for name in vars(value)
+            if sys.getrefcount(name) > 1 << 30
+        )
     assert for_ever <= 1 << 20

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances whose state is a __dict__ and slots go without a pickle, and arrive as a pickle would have them."""
+"""
+Instances whose state is a __dict__ and slots go without a pickle, and arrive as a pickle would have
+them.
+"""
 
 import collections
 import dataclasses
@@ -166,11 +169,17 @@ def test_an_instance_arrives_as_its_pickle_has_it(name):
     for _ in range(2):  # the second time its shape is known
         for wrap, unwrap in WAYS:
             packed = ringcast.pack(wrap(value), allow_pickle=name in PICKLES_CLASSES)
-            assert print_of(unwrap(ringcast.unpack(packed, allow_pickle=name in PICKLES_CLASSES))) == wanted
+            assert (
+                print_of(unwrap(ringcast.unpack(packed, allow_pickle=name in PICKLES_CLASSES)))
+                == wanted
+            )
 
 
 def test_instances_of_many_shapes_arrive():
-    values = [natives.Bare(**{name: number for name in names}) for number, names in enumerate(["ab", "ba", *"abcdefg"])]
+    values = [
+        natives.Bare(**{name: number for name in names})
+        for number, names in enumerate(["ab", "ba", *"abcdefg"])
+    ]
     values += [with_more(natives.SlotsMore(), **{name: 1}) for name in "abcdefg"]
     for _ in range(3):
         got = ringcast.unpack(ringcast.pack(values, allow_pickle=False), allow_pickle=False)
@@ -181,11 +190,17 @@ def test_instances_of_many_shapes_arrive():
 def test_attributes_that_come_again_and_again_take_no_room_for_their_names():
     values = [Named(a_rather_long_name=number, another_rather_long_name=0) for number in range(100)]
     assert ringcast.pack(values).nbytes < 100 * 4 + 400
-    assert len({id(name) for value in ringcast.unpack(ringcast.pack(values)) for name in vars(value)}) == 2
+    assert (
+        len({id(name) for value in ringcast.unpack(ringcast.pack(values)) for name in vars(value)})
+        == 2
+    )
 
 
 def test_names_of_attributes_are_interned_as_pickles_are():
-    for value in (natives.Bare(one_name=1), natives.Bare(**{"un" + str(number): 1 for number in range(300)})):
+    for value in (
+        natives.Bare(one_name=1),
+        natives.Bare(**{"un" + str(number): 1 for number in range(300)}),
+    ):
         for name in vars(ringcast.unpack(ringcast.pack(value))):
             assert sys.intern(name) is name
 
@@ -202,7 +217,7 @@ def test_an_instance_made_from_a_frame_can_be_referred_to_weakly_and_sent_on():
     assert print_of(ringcast.unpack(ringcast.pack(got))) == print_of(value)
 
 
-# ---- What is looked at, and when -------------------------------------------------------------------------------------
+# ---- What is looked at, and when -----------------------------------------------------------------
 
 
 def test_an_error_while_a_class_is_first_looked_at_is_not_remembered(monkeypatch):
@@ -227,4 +242,6 @@ def test_whatever_is_raised_while_a_class_is_looked_at_is_asked_again(monkeypatc
         meanwhile.setattr("copyreg._slotnames", Raises().get)
         with pytest.raises((ringcast.PickleRefused, error)):
             ringcast.pack(cls(), allow_pickle=False)
-    assert type(ringcast.unpack(ringcast.pack(cls(), allow_pickle=False), allow_pickle=False)) is cls
+    assert (
+        type(ringcast.unpack(ringcast.pack(cls(), allow_pickle=False), allow_pickle=False)) is cls
+    )

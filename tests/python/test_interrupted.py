@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a signal handler raises leaves a call that waits, and the call is then made or not made: never half."""
+"""
+What a signal handler raises leaves a call that waits, and the call is then made or not made: never
+half.
+"""
 
 import contextlib
 import os
@@ -28,13 +31,17 @@ class TimeLimit(Exception):
     pass
 
 
-# Of each kind that a call of ours might take for its own: for the time that is up, a value's, the ring's.
+# Of each kind that a call of ours might take for its own: for the time that is up, a value's, the
+# ring's.
 ERRORS = (TimeLimit, TimeoutError, TypeError, ValueError, RuntimeError, OSError)
 
 
 @contextlib.contextmanager
 def interrupted(kind: type) -> Iterator[None]:
-    """A handler raises in the block, which is left by that very error. The alarm comes again if it was too early."""
+    """
+    A handler raises in the block, which is left by that very error. The alarm comes again if it was
+    too early.
+    """
     raised = kind("of a handler")
 
     def handle(*_: Any) -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that are too large for the ring: they go through spill memory, and nobody sees a difference."""
+"""
+Frames that are too large for the ring: they go through spill memory, and nobody sees a difference.
+"""
 
 import pickle
 
@@ -26,11 +28,14 @@ def is_pattern(data, mib, seed):
 @pytest.fixture
 def small():
     """A ring of 64 KiB, spill memory of 1 GiB, a reader in this process."""
-    with ringcast.Writer(1 << 16, spill_bytes=1 << 30) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=1 << 30) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         yield writer, reader
 
 
-# ---- What goes through it ------------------------------------------------------------------------------------------
+# ---- What goes through it ------------------------------------------------------------------------
 
 
 def test_a_dict_with_a_large_array_arrives_whole(small):
@@ -41,7 +46,11 @@ def test_a_dict_with_a_large_array_arrives_whole(small):
     sent["a"] = None  # the reader has a copy
     got, tag = reader.recv_tagged(0)
     assert (list(got), got["step"], tag) == (["a", "step"], 7, 3)
-    assert got["a"].shape == (4, mib << 15) and got["a"].flags.writeable and is_pattern(got["a"], mib, 1)
+    assert (
+        got["a"].shape == (4, mib << 15)
+        and got["a"].flags.writeable
+        and is_pattern(got["a"], mib, 1)
+    )
 
 
 @needs_torch
@@ -67,7 +76,11 @@ def test_large_tensors_of_any_strides_arrive_in_order(small):
 
 def test_large_pickled_leaves_and_their_buffers_arrive(small):
     writer, reader = small
-    sent = {"list": [pattern(20, 1), "x" * (9 * MIB)], "bytes": bytes(pattern(10, 2)), "set": set(range(300_000))}
+    sent = {
+        "list": [pattern(20, 1), "x" * (9 * MIB)],
+        "bytes": bytes(pattern(10, 2)),
+        "set": set(range(300_000)),
+    }
     writer.send(sent, 0)
     got = reader.recv(0)
     assert is_pattern(got["list"][0], 20, 1) and got["list"][1] == sent["list"][1]
@@ -81,12 +94,17 @@ def test_large_bytes_arrive(small):
     writer.send_bytes(pattern(100, 4), 0)
     writer.send_bytes(pattern(2, 5).reshape(2, -1)[:, ::-1], 0)  # not contiguous
     assert is_pattern(reader.recv(0), 100, 4)
-    assert np.array_equal(np.frombuffer(reader.recv(0), np.uint64), pattern(2, 5).reshape(2, -1)[:, ::-1].ravel())
+    assert np.array_equal(
+        np.frombuffer(reader.recv(0), np.uint64), pattern(2, 5).reshape(2, -1)[:, ::-1].ravel()
+    )
 
 
 def test_a_large_packed_frame_goes_on_two_rings(small):
     packed = ringcast.pack({"a": pattern(64, 6)})
-    with ringcast.Writer(1 << 20, spill_bytes=128 * MIB) as other, ringcast.Reader(other.handle) as end:
+    with (
+        ringcast.Writer(1 << 20, spill_bytes=128 * MIB) as other,
+        ringcast.Reader(other.handle) as end,
+    ):
         for tag, (writer, reader) in enumerate([small, (other, end)]):
             writer.send(packed, 0, tag=tag)
             got, tagged = reader.recv_tagged(0)
@@ -105,7 +123,7 @@ def test_large_frames_are_written_and_read_in_place(small):
             assert view.readonly and is_pattern(view, 64, 7)
 
 
-# ---- How much ------------------------------------------------------------------------------------------------------
+# ---- How much ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong, error, text", [
@@ -127,9 +145,14 @@ def test_the_environment_says_how_much_where_the_program_does_not(monkeypatch):
             assert writer.info().spill_bytes == got
 
 
-@pytest.mark.parametrize("size, wanted", [(4 * MIB - 16, 4 * MIB), (4 * MIB - 15, 6 * MIB), ((1 << 40) - 16, 1 << 40)])
+@pytest.mark.parametrize(
+    "size, wanted", [(4 * MIB - 16, 4 * MIB), (4 * MIB - 15, 6 * MIB), ((1 << 40) - 16, 1 << 40)]
+)
 def test_the_budget_that_the_error_names_is_the_least(size, wanted):
-    with ringcast.Writer(1 << 16, spill_bytes=2 * MIB) as writer, pytest.raises(ringcast.FrameTooLarge) as raised:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=2 * MIB) as writer,
+        pytest.raises(ringcast.FrameTooLarge) as raised,
+    ):
         writer.reserve(size, 0)
     assert raised.value.spill_bytes == wanted
     with ringcast.Writer(1 << 16, spill_bytes=wanted) as enough:
@@ -138,8 +161,15 @@ def test_the_budget_that_the_error_names_is_the_least(size, wanted):
 
 
 def test_a_frame_that_is_too_large_can_be_pickled_with_what_it_tells():
-    with ringcast.Writer(1 << 16, spill_bytes=0) as writer, pytest.raises(ringcast.FrameTooLarge) as raised:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=0) as writer,
+        pytest.raises(ringcast.FrameTooLarge) as raised,
+    ):
         writer.send_bytes(bytes(MIB))
     copy = pickle.loads(pickle.dumps(raised.value))
     assert (copy.errno, str(copy)) == (raised.value.errno, str(raised.value))
-    assert (copy.spill_bytes, copy.capacity) == (raised.value.spill_bytes, raised.value.capacity) == (2 * MIB, 4 * MIB)
+    assert (
+        (copy.spill_bytes, copy.capacity)
+        == (raised.value.spill_bytes, raised.value.capacity)
+        == (2 * MIB, 4 * MIB)
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Reader starts at the newest frame, or at the newest of a tag; a Frame that is held is decoded again in place."""
+"""A Reader starts at the newest frame, or at the newest of a tag; a Frame that is held is decoded
+again in place."""
 
 import errno
 import fractions
@@ -13,7 +14,10 @@ import ringcast
 
 
 def test_the_newest_frame_comes_at_once_and_then_every_later_one():
-    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, start="latest") as early:
+    with (
+        ringcast.Writer(1 << 16) as writer,
+        ringcast.Reader(writer.handle, start="latest") as early,
+    ):
         for step in range(3):
             writer.send({"step": step})
         with ringcast.Reader(writer.handle, start="latest") as reader:
@@ -31,12 +35,19 @@ def test_the_newest_of_a_tag_and_what_came_after_it():
         writer.send_bytes(b"raw")
         writer.send("step", tag=8)
         with ringcast.Reader(writer.handle, start="latest", tag=7) as reader:
-            assert [reader.recv_tagged(0) for _ in range(3)] == [("settings", 7), (b"raw", 0), ("step", 8)]
+            assert [reader.recv_tagged(0) for _ in range(3)] == [
+                ("settings", 7),
+                (b"raw", 0),
+                ("step", 8),
+            ]
         writer.send(ringcast.pack("packed"), tag=7)
         writer.send_error("why not", tag=8)
         with ringcast.Reader(writer.handle, start="latest", tag=7) as reader:
             assert reader.recv(0) == "packed"
-        with ringcast.Reader(writer.handle, start="latest", tag=8) as reader, pytest.raises(ringcast.SendError):
+        with (
+            ringcast.Reader(writer.handle, start="latest", tag=8) as reader,
+            pytest.raises(ringcast.SendError),
+        ):
             reader.recv(0)
 
 
@@ -116,11 +127,18 @@ def test_tensors_of_a_frame_lie_in_the_ring_each_time():
     with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle) as reader:
         writer.send({"x": torch.arange(1000)})
         with reader.next(0) as frame:
-            assert frame.view()["x"].data_ptr() == frame.view()["x"].data_ptr() != frame["x"].data_ptr()
+            assert (
+                frame.view()["x"].data_ptr()
+                == frame.view()["x"].data_ptr()
+                != frame["x"].data_ptr()
+            )
 
 
 def test_a_pickle_in_a_frame_is_refused_as_by_recv():
-    with ringcast.Writer(1 << 12) as writer, ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+    with (
+        ringcast.Writer(1 << 12) as writer,
+        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
+    ):
         writer.send(fractions.Fraction(1, 3))
         with reader.next(0) as frame, pytest.raises(ringcast.PickleRefused):
             frame.view()

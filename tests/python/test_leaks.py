@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that is packed or unpacked is kept, whether that ends well or not. At length: leaks.py."""
+"""
+Nothing that is packed or unpacked is kept, whether that ends well or not. At length: leaks.py.
+"""
 
 import enum
 import gc
@@ -17,9 +19,43 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 # Held by many, and the same objects everywhere: what a reference too few would end the process for.
-KNOWN = [None, True, False, (), "", "a", "request-17", 1, 300.25, int, float, np.float32, np.bool_, np.dtype("float32")]
-KNOWN += [np.dtype("int64"), np.ndarray, range, slice, bytearray, enum.Enum, natives.Color, natives.Color.RED, "RED"]
-KNOWN += [natives.Plain, natives.Frozen, natives.WithSlots, natives.Pair, natives.Typed, natives.Empty, "a", "b"]
+KNOWN = [
+    None,
+    True,
+    False,
+    (),
+    "",
+    "a",
+    "request-17",
+    1,
+    300.25,
+    int,
+    float,
+    np.float32,
+    np.bool_,
+    np.dtype("float32"),
+]
+KNOWN += [
+    np.dtype("int64"),
+    np.ndarray,
+    range,
+    slice,
+    bytearray,
+    enum.Enum,
+    natives.Color,
+    natives.Color.RED,
+    "RED",
+]
+KNOWN += [
+    natives.Plain,
+    natives.Frozen,
+    natives.WithSlots,
+    natives.Pair,
+    natives.Typed,
+    natives.Empty,
+    "a",
+    "b",
+]
 KNOWN += natives.STRUCT_CLASSES + natives.PLAIN_CLASSES
 if torch:
     KNOWN += [torch.float32, torch.dtype, torch.device, torch.Size, torch.Tensor]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several frames held at once, and what ends a wait from outside: cancel() and a descriptor to poll."""
+"""
+Several frames held at once, and what ends a wait from outside: cancel() and a descriptor to poll.
+"""
 
 import errno
 import select
@@ -10,7 +12,7 @@ from peers import WATCHDOG
 
 import ringcast
 
-# ---- Leases --------------------------------------------------------------------------------------------------------
+# ---- Leases --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ def test_leases_out_of_range_are_refused(ring, leases, error):
         ringcast.Reader(ring[0].handle, leases=leases)
 
 
-# ---- Cancelling ----------------------------------------------------------------------------------------------------
+# ---- Cancelling ----------------------------------------------------------------------------------
 
 
 def waiting(work, is_in_use):
@@ -180,7 +182,7 @@ def test_a_writers_wait_is_cancelled_by_another_thread(ring):
     reader.recv(0)
 
 
-# ---- A descriptor --------------------------------------------------------------------------------------------------
+# ---- A descriptor --------------------------------------------------------------------------------
 
 
 def drain(reader):
@@ -201,7 +203,9 @@ def test_the_descriptor_tells_when_to_look(ring):
     writer, reader = ring
     assert reader.fileno() == reader.fileno()
     for number in range(5):
-        assert any(is_quiet(reader) for _ in range(10))  # a second later it is readable, in case a wake-up was lost
+        assert any(
+            is_quiet(reader) for _ in range(10)
+        )  # a second later it is readable, in case a wake-up was lost
         writer.send(number, 0)
         assert select.select([reader], [], [], WATCHDOG)[0]
         assert drain(reader) == [number]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only pickle can send, within values that need none: one pickle for a frame, and one pickler for all."""
+"""
+What only pickle can send, within values that need none: one pickle for a frame, and one pickler for
+all.
+"""
 
 import copyreg
 import sys
@@ -32,7 +35,9 @@ class Leaf:
 
 def test_leaves_stay_one_where_they_are_one():
     leaf, other = Leaf(1), Leaf(1)
-    got = ringcast.unpack(ringcast.pack({"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}))
+    got = ringcast.unpack(
+        ringcast.pack({"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)})
+    )
     assert got == {"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}
     assert got["a"][0] is got["a"][1]["x"] is got["b"] is got["c"].items[0]
     assert got["a"][2] is got["c"].items[1] is not got["b"]
@@ -54,13 +59,20 @@ def test_a_thousand_leaves_arrive():
 
 def test_buffers_of_leaves_lie_beside_the_pickle():
     array = np.arange(10_000)
-    value = {"x": [Leaf(array), bytearray(b"b" * 5000)], "y": {"z": Leaf(array[::-1].copy(), array)}}
+    value = {
+        "x": [Leaf(array), bytearray(b"b" * 5000)],
+        "y": {"z": Leaf(array[::-1].copy(), array)},
+    }
     packed = ringcast.pack(value)
     assert packed.nbytes < 2 * array.nbytes + 5000 + 2000
     got = ringcast.unpack(packed)
     first_array, (second, again) = got["x"][0].items[0], got["y"]["z"].items
     assert first_array is again and again.flags.writeable
-    assert (first_array == array).all() and (second == array[::-1]).all() and got["x"][1] == b"b" * 5000
+    assert (
+        (first_array == array).all()
+        and (second == array[::-1]).all()
+        and got["x"][1] == b"b" * 5000
+    )
 
 
 @needs_torch
@@ -75,7 +87,9 @@ def test_tensors_within_leaves_arrive():
 @pytest.mark.parametrize("bytes", [4, 65_532, 65_536])
 def test_small_tensors_within_leaves_can_grow_in_place(dtype, bytes):
     sent = torch.zeros(bytes, dtype=torch.uint8).view(getattr(torch, dtype)).reshape(1, -1)
-    got = ringcast.unpack(ringcast.pack([Leaf(sent, torch.nn.Parameter(sent, requires_grad=False))]))[0].items
+    got = ringcast.unpack(
+        ringcast.pack([Leaf(sent, torch.nn.Parameter(sent, requires_grad=False))])
+    )[0].items
     for tensor in got:
         assert torch.equal(tensor, sent) and tensor.dtype is sent.dtype
         assert tensor.untyped_storage().resizable() == (bytes < 65_536)
@@ -83,7 +97,7 @@ def test_small_tensors_within_leaves_can_grow_in_place(dtype, bytes):
             tensor.detach().resize_(1 << 20).fill_(1)
 
 
-# ---- One pickler for many frames -------------------------------------------------------------------------------------
+# ---- One pickler for many frames -----------------------------------------------------------------
 
 
 class Late:
@@ -101,7 +115,9 @@ def test_copyregs_table_is_heeded_as_it_is_at_each_call():
     assert word_of("own") == "own"
     try:
         for turn in range(3):
-            copyreg.pickle(Late, lambda value, turn=turn: (Late, (f"{value.word} by copyreg {turn}",)))
+            copyreg.pickle(
+                Late, lambda value, turn=turn: (Late, (f"{value.word} by copyreg {turn}",))
+            )
             assert word_of("sent") == f"sent by copyreg {turn}"
     finally:
         del copyreg.dispatch_table[Late]
@@ -126,7 +142,9 @@ class Fails(Packs):
 def test_a_value_that_packs_while_it_is_pickled():
     for _ in range(2):  # the second time with the pickler of the first
         got = ringcast.unpack(ringcast.pack([Packs(), Late("outer")]))
-        assert [late.word for late in ringcast.unpack(got[0])] == ["inner", "more"] and got[1].word == "outer"
+        assert [late.word for late in ringcast.unpack(got[0])] == ["inner", "more"] and got[
+            1
+        ].word == "outer"
     with pytest.raises(LookupError, match=r"^value\[0\]: in the middle"):
         ringcast.pack([Fails(), Late("outer")])
     assert ringcast.unpack(ringcast.pack([Late("after")]))[0].word == "after"
@@ -141,7 +159,9 @@ def test_what_was_pickled_is_not_kept():
 
 
 @pytest.mark.parametrize("extra", [0, 40, 20_000])
-@pytest.mark.parametrize("kind", [list, lambda item: {1: item}, lambda item: natives.Plain(item, [])])
+@pytest.mark.parametrize(
+    "kind", [list, lambda item: {1: item}, lambda item: natives.Plain(item, [])]
+)
 def test_a_leaf_that_leads_back_to_what_holds_it(kind, extra):
     """Deep in other containers too, and with much else in the pickle."""
     late = Late(None)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages between machines over a transport without sizes of its own (ringcast._group.legs): how many pieces, how
-much padding, and ends that stay in step."""
+"""
+The messages between machines over a transport without sizes of its own (ringcast._group.legs): how
+many pieces, how much padding, and ends that stay in step.
+"""
 
 import collections
 import queue
@@ -106,7 +108,9 @@ def test_a_message_that_fails_leaves_both_ends_in_step(wire, error):
         wire.cross(40)
         wire.broken = error
         with pytest.raises(type(error)):
-            wire.sending.send(legs.Message(b"F", b"", bytes(size)), legs.Message(b"F", b"", bytes(9)))
+            wire.sending.send(
+                legs.Message(b"F", b"", bytes(size)), legs.Message(b"F", b"", bytes(9))
+            )
         with pytest.raises(TypeError):
             wire.sending.send(legs.Message(b"F", b"", "no bytes"))
         wire.broken = None
@@ -116,7 +120,9 @@ def test_a_message_that_fails_leaves_both_ends_in_step(wire, error):
 def test_any_sizes_in_any_order(wire):
     sizes = [random.choice([0, 1, 40, 900, 4096, 60_000, 70_000, 300_000]) for _ in range(2000)]
     for size, following in zip(sizes, sizes[1:]):
-        wire.cross(size, legs.Message(b"F", b"", bytes(following)) if random.random() < 0.5 else None)
+        wire.cross(
+            size, legs.Message(b"F", b"", bytes(following)) if random.random() < 0.5 else None
+        )
         if random.random() < 0.5 and following:
             continue
     # What was announced need not come: the room is a bound, not a promise.
@@ -126,7 +132,7 @@ def test_any_sizes_in_any_order(wire):
     assert wire.cross(5) == [legs.HEAD.size, 5]
 
 
-# ---- A hostile peer --------------------------------------------------------------------------------------------------
+# ---- A hostile peer ------------------------------------------------------------------------------
 
 ABSURD = [
     (legs.MOST_ROOM + 1, 0, 0),
@@ -160,18 +166,27 @@ def test_a_room_of_0_is_a_head_alone(wire):
 
 
 def test_a_history_of_another_length_is_refused():
-    for wrong, error in ((bytearray(63), ValueError), (bytearray(), ValueError), (bytes(64), TypeError)):
+    for wrong, error in (
+        (bytearray(63), ValueError),
+        (bytearray(), ValueError),
+        (bytes(64), TypeError),
+    ):
         with pytest.raises(error):
             ringcast._ringcast.add_size(wrong, 1)
     for _ in range(1000):  # any bytes are a history
-        assert ringcast._ringcast.add_size(bytearray(random.randbytes(64)), random.getrandbits(64)) >= 0
+        assert (
+            ringcast._ringcast.add_size(bytearray(random.randbytes(64)), random.getrandbits(64))
+            >= 0
+        )
 
 
-# ---- Over a backend --------------------------------------------------------------------------------------------------
+# ---- Over a backend ------------------------------------------------------------------------------
 
 
 class Backend:
-    """As a ProcessGroup's between two: pieces by tag; a wrong size breaks it for both, as gloo's does."""
+    """
+    As a ProcessGroup's between two: pieces by tag; a wrong size breaks it for both, as gloo's does.
+    """
 
     def __init__(self):
         self.by_tag = collections.defaultdict(queue.Queue)
@@ -244,7 +259,9 @@ def test_messages_cross_whole_and_in_order(links):
     assert taken(near) == (b"A", bytes(8), b"")
 
 
-def test_a_connection_that_breaks_within_a_message_ends_both_ends_and_nothing_wrong_is_understood(links):
+def test_a_connection_that_breaks_within_a_message_ends_both_ends_and_nothing_wrong_is_understood(
+    links,
+):
     backend, near, far = links
     near.send(b"F", b"whole", b"")
     assert taken(far).body == b"whole"

@@ -148,7 +148,7 @@ def test_a_memoryview_that_is_taken_during_close_keeps_it_open(ring, side):
     handle.close()
 
 
-# ---- Interpreters --------------------------------------------------------------------------------------------------
+# ---- Interpreters --------------------------------------------------------------------------------
 
 WITHOUT_GIL = """
 import sys
@@ -186,7 +186,13 @@ print("alive")
 
 def run(script, status=0):
     """Its output; it must end with that status, so a crash at the exit fails the test."""
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
     assert told.returncode == status, told.stderr
     return told
 
@@ -197,7 +203,9 @@ def test_the_import_is_refused_where_the_gil_stays_off():
 
 def test_the_import_is_refused_in_a_sub_interpreter_with_a_gil_of_its_own_or_not():
     told = run(SUB_INTERPRETERS)
-    assert told.stdout.count("ringcast can't be imported in a sub-interpreter") == 2, told.stdout + told.stderr
+    assert told.stdout.count("ringcast can't be imported in a sub-interpreter") == 2, (
+        told.stdout + told.stderr
+    )
 
 
 def test_what_goes_with_its_module_may_fail_then():
@@ -205,7 +213,7 @@ def test_what_goes_with_its_module_may_fail_then():
     assert told.stdout == "alive\n", told.stderr
 
 
-# ---- Fork ----------------------------------------------------------------------------------------------------------
+# ---- Fork ----------------------------------------------------------------------------------------
 
 
 def outcomes(calls, handle):
@@ -267,7 +275,7 @@ def test_a_child_forked_while_a_thread_waits_is_told_so(ring):
         thread.join()
 
 
-# ---- Errors --------------------------------------------------------------------------------------------------------
+# ---- Errors --------------------------------------------------------------------------------------
 
 
 def test_errors_tell_their_errno_and_their_sentence():

@@ -9,7 +9,7 @@ import pytest
 
 import ringcast
 
-# ---- Facts and counts ----------------------------------------------------------------------------------------------
+# ---- Facts and counts ----------------------------------------------------------------------------
 
 
 def test_all_sides_tell_the_same_facts(ring):
@@ -20,7 +20,10 @@ def test_all_sides_tell_the_same_facts(ring):
     for info in infos:
         assert isinstance(info, ringcast.Info)
         assert (info.capacity, info.readers) == (1 << 20, 64)
-        assert (info.memory, info.writer_pid) == (writer.memory, os.getpid()) and info.page_size >= 4096
+        assert (info.memory, info.writer_pid) == (
+            writer.memory,
+            os.getpid(),
+        ) and info.page_size >= 4096
         assert info.tail == 128  # 16 of header, 100, rounded up to lines
         assert info.numa in ("local", "none", "interleaved", "node") and info.numa_error <= 0
         assert info.spin_ns >= -1
@@ -29,11 +32,18 @@ def test_all_sides_tell_the_same_facts(ring):
 
 
 def test_the_use_of_spill_memory_is_seen_by_all_sides():
-    with ringcast.Writer(1 << 16, spill_bytes=5 << 20) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 16, spill_bytes=5 << 20) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         writer.send_bytes(bytes(3 << 20), 0)
         with ringcast.Tap(writer.handle) as tap:
             for info in (writer.info(), reader.info(), tap.info()):
-                assert (info.spill_bytes, info.spill_used, info.spill_error) == (6 << 20, 4 << 20, 0)
+                assert (info.spill_bytes, info.spill_used, info.spill_error) == (
+                    6 << 20,
+                    4 << 20,
+                    0,
+                )
     with ringcast.Writer(1 << 16, spill_bytes=0) as writer:
         info = writer.info()
         assert (info.spill_bytes, info.spill_used, info.spill_error) == (0, 0, 0)
@@ -90,7 +100,7 @@ def test_waits_for_room_are_counted_and_those_for_readers_are_not(ring):
     assert len(stats.histogram) == 16 and sum(stats.histogram) == 1
 
 
-# ---- Taps ----------------------------------------------------------------------------------------------------------
+# ---- Taps ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -123,7 +133,11 @@ def test_a_tap_shows_frames_as_they_stand_in_the_ring(tapped):
     with reader.next(0), pytest.raises(ringcast.Error):
         reader.next(0)
     with reader.next(0) as frame:
-        assert (seen.position, seen.kind, seen.data) == (frame.position, ringcast.KIND_TENSORS, bytes(frame))
+        assert (seen.position, seen.kind, seen.data) == (
+            frame.position,
+            ringcast.KIND_TENSORS,
+            bytes(frame),
+        )
 
 
 def test_a_tap_holds_nobody_back_and_counts_what_it_lost(tapped):

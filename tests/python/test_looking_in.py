@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into a frame: its keys, and one item of it, with what belongs to that item and nothing else."""
+"""
+Looking into a frame: its keys, and one item of it, with what belongs to that item and nothing else.
+"""
 
 import collections
 import contextlib
@@ -129,7 +131,11 @@ def test_keys_and_items(how):
 @needs_torch
 @either
 def test_tensors(how):
-    sent = {"t": torch.arange(6).reshape(2, 3).t(), "p": torch.nn.Parameter(torch.ones(2)), "l": [torch.zeros(2)]}
+    sent = {
+        "t": torch.arange(6).reshape(2, 3).t(),
+        "p": torch.nn.Parameter(torch.ones(2)),
+        "l": [torch.zeros(2)],
+    }
     with lent(sent, how) as frame:
         for key in sent:
             values.assert_same(frame[key], sent[key])
@@ -205,7 +211,12 @@ def test_frames_of_other_kinds(ring):
         frame["a"]
     send_frame(writer, b"abc", 77)
     with reader.next(0) as frame:
-        for look in frame.keys, lambda: frame["a"], lambda: frame.hashes, lambda: ringcast.unpack(frame):
+        for look in (
+            frame.keys,
+            lambda: frame["a"],
+            lambda: frame.hashes,
+            lambda: ringcast.unpack(frame),
+        ):
             with pytest.raises(ringcast.ProtocolError):
                 look()
     for look in frame.keys, lambda: frame["a"], lambda: frame.hashes, lambda: "a" in frame:
@@ -214,14 +225,19 @@ def test_frames_of_other_kinds(ring):
     assert reader.lag == 0
 
 
-# ---- Only what is asked for ----------------------------------------------------------------------------------------
+# ---- Only what is asked for ----------------------------------------------------------------------
 
 
 def test_the_pickle_is_loaded_for_items_that_have_leaves_alone():
     sent = {"a": [np.arange(3)], "b": {"deep": Trap()}, "c": Trap(), "d": 5}
     with lent(sent, "lent") as frame:
         Trap.loaded = 0
-        assert frame["a"][0].sum() == 3 and frame["d"] == 5 and frame.keys() == list("abcd") and "c" in frame
+        assert (
+            frame["a"][0].sum() == 3
+            and frame["d"] == 5
+            and frame.keys() == list("abcd")
+            and "c" in frame
+        )
         assert Trap.loaded == 0
         assert frame["c"] == "loaded" and Trap.loaded == 2
         assert frame["b"] == {"deep": "loaded"}
@@ -312,7 +328,7 @@ class Dropper:
         return drop, ()
 
 
-# ---- Readers that were evicted, and frames that mean harm ----------------------------------------------------------
+# ---- Readers that were evicted, and frames that mean harm ----------------------------------------
 
 
 def test_who_was_evicted_is_told_before_any_code_runs():
@@ -326,7 +342,12 @@ def test_who_was_evicted_is_told_before_any_code_runs():
                 with writer.reserve(1000, WATCHDOG) as span:  # overwrites nothing
                     if writer.peers()[0].state == "evicted":
                         span.abort()
-            looks = [frame.keys, lambda: frame.hashes, lambda: ringcast.unpack(frame), lambda: "a" in frame]
+            looks = [
+                frame.keys,
+                lambda: frame.hashes,
+                lambda: ringcast.unpack(frame),
+                lambda: "a" in frame,
+            ]
             for look in looks + [lambda key=key: frame[key] for key in (*sent, "nothing")]:
                 with pytest.raises(ringcast.Evicted):
                     look()
@@ -336,7 +357,8 @@ def test_who_was_evicted_is_told_before_any_code_runs():
 
 
 def each_look(frame):
-    """What looking gave: nothing but values and errors that are ringcast's, or say that there is nothing."""
+    """What looking gave: nothing but values and errors that are ringcast's, or say that there is
+    nothing."""
     answers = []
     keys = []
     for look in frame.keys, lambda: frame.hashes, lambda: "a" in frame:
@@ -407,7 +429,16 @@ def hashed_frame(objects, values):
     stream = b"\xcf\xfd" + struct.pack("<I", values) + b"\xc0" * values
     keys = [(8 * index, 8) for index in range(objects + 1)]
     names = b"".join(b"%08d" % index for index in range(objects + 1)) + struct.pack("<2q", 1, 1)
-    entries = [entry(TENSOR, KEYED | NUMPY | XXH3, size=1, dtype=(1, 8, 1), key=keys[0], dims=(1, 8 * len(keys)))]
+    entries = [
+        entry(
+            TENSOR,
+            KEYED | NUMPY | XXH3,
+            size=1,
+            dtype=(1, 8, 1),
+            key=keys[0],
+            dims=(1, 8 * len(keys)),
+        )
+    ]
     entries += [entry(OBJECT, KEYED, size=len(stream), key=key) for key in keys[1:]]
     data = bytearray(frame_of(DICT, entries, stream, names))
     struct.pack_into("<H", data, 4, 2)  # the version that has nested values
@@ -457,6 +488,8 @@ def test_a_frame_that_is_sent_is_refused_and_told_what_to_send(ring):
     writer.send([1])
     with reader.next(0) as frame:
         for value in (frame, [frame]):
-            with pytest.raises(TypeError, match=r"a Frame can't be pickled, .* send\(unpack\(frame\)\)"):
+            with pytest.raises(
+                TypeError, match=r"a Frame can't be pickled, .* send\(unpack\(frame\)\)"
+            ):
                 writer.send(value, 0)
         writer.send(ringcast.unpack(frame), 0)

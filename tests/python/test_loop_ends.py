@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits in an event loop whose descriptor is lost, whose owner goes to another loop or is collected, and of which a
-fork has a copy."""
+"""
+Waits in an event loop whose descriptor is lost, whose owner goes to another loop or is collected,
+and of which a fork has a copy.
+"""
 
 import asyncio
 import ctypes
@@ -21,7 +23,7 @@ from ringcast._asyncio import Wake
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 
-# ---- The descriptor is lost --------------------------------------------------------------------------------------
+# ---- The descriptor is lost ----------------------------------------------------------------------
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NO_NEW_PRIVILEGES, SECCOMP, BY_FILTER = 38, 22, 2
@@ -44,7 +46,10 @@ def forbid(calls):
 
 
 def lose(call):
-    """Calls it in a thread that has neither io_uring nor threads of its own, so that the descriptor is lost."""
+    """
+    Calls it in a thread that has neither io_uring nor threads of its own, so that the descriptor is
+    lost.
+    """
     outcome = []
 
     def act():
@@ -120,7 +125,7 @@ async def test_so_do_those_that_wait_for_room_in_their_order(loop, waiting, call
     await first
 
 
-# ---- Loops come and go -------------------------------------------------------------------------------------------
+# ---- Loops come and go ---------------------------------------------------------------------------
 
 either_side = pytest.mark.parametrize("side", ["reader", "writer"])
 
@@ -175,7 +180,7 @@ def test_a_wait_that_was_given_up_with_its_loop_leaves_nothing(loop, side, caplo
     assert "Task was destroyed" in caplog.text
 
 
-# ---- The owner is collected --------------------------------------------------------------------------------------
+# ---- The owner is collected ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["Reader", "Writer"])
@@ -206,10 +211,12 @@ async def test_one_that_the_collector_finds_is_out_of_the_loop(loop, kind):
             reader.close()
 
 
-# ---- A fork has a copy -------------------------------------------------------------------------------------------
+# ---- A fork has a copy ---------------------------------------------------------------------------
 
 
-async def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_the_parent(loop, ring):
+async def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_the_parent(
+    loop, ring
+):
     writer, reader = ring
     task = asyncio.ensure_future(reader.arecv())
     await waits(reader)
@@ -218,7 +225,7 @@ async def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_t
     assert await task == 1
 
 
-# ---- Another thread ----------------------------------------------------------------------------------------------
+# ---- Another thread ------------------------------------------------------------------------------
 
 
 async def test_who_is_woken_by_another_thread_just_when_it_begins_to_wait_is_woken(loop):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer and readers on several machines, which are network namespaces: only trying tells who shares one."""
+"""
+A writer and readers on several machines, which are network namespaces: only trying tells who shares
+one.
+"""
 
 import contextlib
 import os
@@ -110,12 +113,17 @@ def test_a_machine_that_disappears_is_named_and_everyone_hears_of_it():
         others[1].unplug()
         writer.send(("lost", None))
         text = writer.recv()
-        assert re.search(r"rank [23] \(pid \d+ on machine3\), which receives for rank [23] ", text), text
+        assert re.search(
+            r"rank [23] \(pid \d+ on machine3\), which receives for rank [23] ", text
+        ), text
         assert "has died, or its machine can't be reached any more" in text
         for rank in 2, 3:
             kind, said, last = readers[rank].result()
             assert (kind, last) == ("SendError", "WriterGone")
-            assert f"the writer (pid {writer.pid} on machine1) has died, or its machine can't be reached" in said
+            assert (
+                f"the writer (pid {writer.pid} on machine1) has died, or its machine can't be "
+                f"reached" in said
+            )
         writer.send(("send", "goes on"))
         assert readers[1].recv() == "goes on"
         writer.send(("close", WATCHDOG))

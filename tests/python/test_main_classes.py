@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of the program's own file: where multiprocessing spawns, its module has another name in the child."""
+"""
+Classes of the program's own file: where multiprocessing spawns, its module has another name in the
+child.
+"""
 
 import subprocess
 import sys

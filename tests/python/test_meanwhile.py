@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that runs while a value is packed or made: it may change the value, pack others, and drop what is looked at."""
+"""
+Code that runs while a value is packed or made: it may change the value, pack others, and drop what
+is looked at.
+"""
 
 import collections
 import ctypes
@@ -64,7 +67,9 @@ class Sends:
     """Packs other values while it is pickled itself."""
 
     def __reduce__(self):
-        inner = ringcast.pack([natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED])
+        inner = ringcast.pack(
+            [natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED]
+        )
         return ringcast.unpack, (bytes(inner),)
 
 
@@ -72,15 +77,31 @@ class SendsLate:
     """Packs other values when it is gone."""
 
     def __del__(self):
-        ringcast.pack([natives.Plain("a text of some length"), natives.Frozen(2), {"key": [1] * 5000}])
+        ringcast.pack(
+            [natives.Plain("a text of some length"), natives.Frozen(2), {"key": [1] * 5000}]
+        )
 
 
 def test_packing_while_something_is_packed_mixes_nothing_up():
     text = "a text of some length" + str(1)
-    value = [natives.Plain(text), Sends(), natives.Frozen(text), {text: Sends()}, natives.Color.GREEN, text]
+    value = [
+        natives.Plain(text),
+        Sends(),
+        natives.Frozen(text),
+        {text: Sends()},
+        natives.Color.GREEN,
+        text,
+    ]
     got = ringcast.unpack(ringcast.pack(value))
     inner = [natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED]
-    assert got == [natives.Plain(text), inner, natives.Frozen(text), {text: inner}, natives.Color.GREEN, text]
+    assert got == [
+        natives.Plain(text),
+        inner,
+        natives.Frozen(text),
+        {text: inner},
+        natives.Color.GREEN,
+        text,
+    ]
 
 
 class Strange:
@@ -143,7 +164,11 @@ class Listing(type):
 
 def fresh(number):
     """A class that was not met yet."""
-    cls = Listing(f"Fresh{number}", (), {"__module__": __name__, "__annotations__": {"a": object, "b": object}, "b": 0})
+    cls = Listing(
+        f"Fresh{number}",
+        (),
+        {"__module__": __name__, "__annotations__": {"a": object, "b": object}, "b": 0},
+    )
     cls = dataclasses.dataclass(cls)
     setattr(sys.modules[__name__], cls.__name__, cls)
     return cls(number)
@@ -156,7 +181,10 @@ def test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(
         if make is list:
             value = [fresh(f"{change}{number}"), *held]
         elif make is dict:
-            value = {0: fresh(f"{change}{number}"), **{index: item for index, item in enumerate(held, 1)}}
+            value = {
+                0: fresh(f"{change}{number}"),
+                **{index: item for index, item in enumerate(held, 1)},
+            }
         else:
             odd = fresh(f"{change}{number}")
             type(odd).__hash__ = lambda self: 0
@@ -169,7 +197,9 @@ def test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(
             elif change == "pop":
                 value.popitem() if make is dict else value.pop()
             elif change == "grow":
-                value.append(1) if make is list else value.add(1) if make is set else value.setdefault("new", 1)
+                value.append(1) if make is list else value.add(
+                    1
+                ) if make is set else value.setdefault("new", 1)
             elif change == "replace" and make is not set:
                 for index in range(len(value)):
                     value[index] = None
@@ -189,7 +219,9 @@ def test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(
 
 
 def test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it():
-    """One thread looks at the class, another is in the middle of an instance when the first is done."""
+    """
+    One thread looks at the class, another is in the middle of an instance when the first is done.
+    """
     value, inner = fresh("met"), fresh("inside")
     value.a = [inner]
     looked, inside, done = threading.Event(), threading.Event(), threading.Event()
@@ -237,7 +269,9 @@ def test_none_of_that_touches_memory_that_is_gone():
     program = WATCHED.format(paths=[os.path.dirname(__file__)])
     variables = {**os.environ, "CI": "", "PYTHONMALLOC": "debug"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables, timeout=300, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
@@ -286,11 +320,13 @@ def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():
     assert ringcast.unpack(ringcast.pack(got)) == got
 
 
-# ---- Ctrl-C --------------------------------------------------------------------------------------------------------
+# ---- Ctrl-C --------------------------------------------------------------------------------------
 
 
 class Interrupts:
-    """Its hash is a function of C, which leaves a SIGINT to be looked at: no code of Python's runs."""
+    """
+    Its hash is a function of C, which leaves a SIGINT to be looked at: no code of Python's runs.
+    """
 
     __hash__ = staticmethod(functools.partial(ctypes.pythonapi.PyErr_SetInterruptEx, signal.SIGINT))
 
@@ -301,7 +337,9 @@ class Watches:
 
 
 @pytest.mark.parametrize("make", [set, frozenset, dict.fromkeys])
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"x": value}, lambda value: [{1: [value]}]])
+@pytest.mark.parametrize(
+    "wrap", [lambda value: value, lambda value: {"x": value}, lambda value: [{1: [value]}]]
+)
 def test_ctrl_c_ends_the_making_of_a_large_set_or_dict(ring, make, wrap):
     """Colliding members of a hostile one take quadratic time."""
     writer, reader = ring
@@ -323,7 +361,9 @@ def test_ctrl_c_ends_the_making_of_a_large_set_or_dict(ring, make, wrap):
         with pytest.raises(KeyboardInterrupt):
             reader.recv(0)
         armed = False
-        assert frames == ["test_ctrl_c_ends_the_making_of_a_large_set_or_dict"]  # no later code of Python's
+        assert frames == [
+            "test_ctrl_c_ends_the_making_of_a_large_set_or_dict"
+        ]  # no later code of Python's
         assert reader.recv(0) == "next"
     finally:
         signal.signal(signal.SIGINT, before)

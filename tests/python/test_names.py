@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of the drop-ins' rings: what becomes of hostile parts, and where a group's name comes from. In live groups:
-test_torch_broadcast.py, test_torch_machines.py, test_vllm_group.py, test_vllm_queue.py, test_sglang.py."""
+"""The names of the drop-ins' rings: what becomes of hostile parts, and where a group's name comes
+from. In live groups: test_torch_broadcast.py, test_torch_machines.py, test_vllm_group.py,
+test_vllm_queue.py, test_sglang.py."""
 
 import sys
 import types
@@ -25,12 +26,30 @@ class OfBytes:
         return b"no text"
 
 
-HOSTILE = ["", " ", "a b", "a/b@1", "ä\0\n%s{}", "\ud800", "x" * 10_000, "..", "-", None, b"\xff", Hostile(), OfBytes()]
+HOSTILE = [
+    "",
+    " ",
+    "a b",
+    "a/b@1",
+    "ä\0\n%s{}",
+    "\ud800",
+    "x" * 10_000,
+    "..",
+    "-",
+    None,
+    b"\xff",
+    Hostile(),
+    OfBytes(),
+]
 
 
 @pytest.mark.parametrize("part", HOSTILE, ids=range(len(HOSTILE)))
 def test_every_part_gives_a_name_that_the_library_takes(part):
-    for name in names.join("vllm", part, 0), names.join("vllm.mq", part), names.join("torch", part, part, part):
+    for name in (
+        names.join("vllm", part, 0),
+        names.join("vllm.mq", part),
+        names.join("torch", part, part, part),
+    ):
         for each in name, names.relay_of(name):
             with ringcast.Writer(4096, name=each):
                 assert names_of_rings() == [each]
@@ -40,17 +59,24 @@ def test_every_part_gives_a_name_that_the_library_takes(part):
 
 def test_valid_names_stay_as_they_are():
     assert names.join("vllm", "tp:1", 0) == "vllm.tp:1.0"
-    assert names.join("sglang", "attn_tp+dp", "3-4", "share_once") == "sglang.attn_tp+dp.3-4.share_once"
+    assert (
+        names.join("sglang", "attn_tp+dp", "3-4", "share_once")
+        == "sglang.attn_tp+dp.3-4.share_once"
+    )
     assert names.join("torch", "a b/ä", 7) == "torch.a-b--.7"
 
 
 def test_the_ranks_of_a_long_name_stay_apart():
-    made = {names.join("torch", "x" * 100, f"{rank}-{rank + 1}", "share_hash") for rank in range(1000)}
-    assert len(made) == 1000 and all(name.endswith("x.999-1000.share_hash") == ("999-" in name) for name in made)
+    made = {
+        names.join("torch", "x" * 100, f"{rank}-{rank + 1}", "share_hash") for rank in range(1000)
+    }
+    assert len(made) == 1000 and all(
+        name.endswith("x.999-1000.share_hash") == ("999-" in name) for name in made
+    )
     assert max(map(len, made)) == len(names.relay_of(max(made))) - len(".relay") == 41
 
 
-# ---- A group's name --------------------------------------------------------------------------------------------------
+# ---- A group's name ------------------------------------------------------------------------------
 
 
 class Coordinator:
@@ -72,18 +98,31 @@ def test_the_engines_coordinators_name_their_groups(monkeypatch, module, engine)
     assert names.family(object(), "torch") == ("torch", "group")
 
 
-BROKEN = [None, 7, {"tp:0": None}, {"tp:0": lambda: None}, {"tp:0": lambda: 7}, {None: lambda: types}, [Hostile()]]
+BROKEN = [
+    None,
+    7,
+    {"tp:0": None},
+    {"tp:0": lambda: None},
+    {"tp:0": lambda: 7},
+    {None: lambda: types},
+    [Hostile()],
+]
 
 
 @pytest.mark.parametrize("registered", BROKEN, ids=range(len(BROKEN)))
 def test_a_registry_of_another_form_is_passed_over(monkeypatch, registered):
     registry(monkeypatch, "vllm.distributed.parallel_state", registered)
     group = types.SimpleNamespace(group_name="one")
-    assert names.family(group, "vllm") in (("vllm", "one"), ("vllm", "group"))  # the second: without torch
+    assert names.family(group, "vllm") in (
+        ("vllm", "one"),
+        ("vllm", "group"),
+    )  # the second: without torch
 
 
 def test_a_dead_coordinator_does_not_hide_the_living(monkeypatch):
     group = object()
     tp = Coordinator(cpu_group=group)
-    registry(monkeypatch, "vllm.distributed.parallel_state", {"old:0": lambda: None, "tp:0": lambda: tp})
+    registry(
+        monkeypatch, "vllm.distributed.parallel_state", {"old:0": lambda: None, "tp:0": lambda: tp}
+    )
     assert names.family(group, "torch") == ("vllm", "tp")

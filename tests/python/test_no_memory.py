@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that runs out. A module of CPython's own tests has the n-th allocation of a call fail, for each n: the call
-raises MemoryError, or does without the memory, and the next call works. (Where all allocations fail from the n-th on,
-CPython itself may end the process.)"""
+"""Memory that runs out. A module of CPython's own tests has the n-th allocation of a call fail, for
+each n: the call raises MemoryError, or does without the memory, and the next call works. (Where all
+allocations fail from the n-th on, CPython itself may end the process.)"""
 
 import contextlib
 
@@ -13,13 +13,20 @@ from values import assert_same
 
 import ringcast
 
-testcapi = pytest.importorskip("_testcapi", reason="this Python has no _testcapi, which has allocations fail")
+testcapi = pytest.importorskip(
+    "_testcapi", reason="this Python has no _testcapi, which has allocations fail"
+)
 pytestmark = pytest.mark.alike
 
 VALUES = {
     "leaves": [None, True, 7, 1 << 80, 2.5, 1 + 2j, "text", b"bytes" * 40],
     "containers": {"tuple": (1, [2, {"a": 3}]), "set": {4, 5}, 6: frozenset({7})},
-    "classes": [natives.Plain(1, "b"), natives.WithSlots(2, 3), natives.Typed(4, 5), natives.Color.GREEN],
+    "classes": [
+        natives.Plain(1, "b"),
+        natives.WithSlots(2, 3),
+        natives.Typed(4, 5),
+        natives.Color.GREEN,
+    ],
     "arrays": {"small": np.arange(8), "large": np.zeros(100_000, np.uint8)},
 }
 if torch:
@@ -30,7 +37,8 @@ MOST = 60  # allocations: twice what one of these calls makes
 
 
 def sweep(call, before, is_right):
-    """The call with one of its allocations failing, for each. How often the call has raised MemoryError."""
+    """The call with one of its allocations failing, for each. How often the call has raised
+    MemoryError."""
     before()
     call()  # what is imported and made once is there
     failures = 0
@@ -71,10 +79,18 @@ def calls_of(value, writer, reader):
     packed = ringcast.pack(value)
     return {
         "send": (lambda: writer.send(value, 0), lambda: empty(reader), lambda got: got is None),
-        "send_many": (lambda: writer.send_many([value] * 3, 0), lambda: empty(reader), lambda got: got is None),
+        "send_many": (
+            lambda: writer.send_many([value] * 3, 0),
+            lambda: empty(reader),
+            lambda got: got is None,
+        ),
         "recv": (lambda: reader.recv(0), filled, same(value)),
         "recv_many": (lambda: reader.recv_many(0), filled, same([value])),
-        "pack": (lambda: ringcast.pack(value), lambda: None, lambda got: same(value)(ringcast.unpack(got))),
+        "pack": (
+            lambda: ringcast.pack(value),
+            lambda: None,
+            lambda got: same(value)(ringcast.unpack(got)),
+        ),
         "unpack": (lambda: ringcast.unpack(packed), lambda: None, same(value)),
     }
 
@@ -92,7 +108,9 @@ def without_memory(state, name):
 
 def listed_without_memory(state):
     with ringcast.Writer(1 << 16, name="listed"):
-        return sweep(ringcast.rings, lambda: None, lambda got: any(ring.name == "listed" for ring in got))
+        return sweep(
+            ringcast.rings, lambda: None, lambda got: any(ring.name == "listed" for ring in got)
+        )
 
 
 @pytest.mark.parametrize("name", ["send", "send_many", "recv", "recv_many", "pack", "unpack"])

@@ -19,7 +19,9 @@ NO_DEADLINE = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def check_twice(state, recipe):
-    """Receives the same value two times, and writes all over the first before it looks at the second."""
+    """
+    Receives the same value two times, and writes all over the first before it looks at the second.
+    """
     for _ in range(2):
         got = state["reader"].recv(60)
         values.assert_same(got, values.cook(recipe))
@@ -102,7 +104,12 @@ def test_readonly_buffers_of_a_pickle_stay_readonly_and_others_are_writable(ring
 
 def test_what_arrived_does_not_follow_its_source_nor_the_ring(ring):
     writer, reader = ring
-    sent = {"a": np.arange(5000), "in": [np.arange(5000), bytearray(b"x" * 5000)], "b": b"y" * 5000, "s": "z" * 5000}
+    sent = {
+        "a": np.arange(5000),
+        "in": [np.arange(5000), bytearray(b"x" * 5000)],
+        "b": b"y" * 5000,
+        "s": "z" * 5000,
+    }
     if torch:
         sent.update(t=torch.arange(5000), deep={"t": torch.arange(5000)})
     writer.send(sent, 0)
@@ -142,7 +149,10 @@ def test_what_tensors_share_and_carry_does_not_arrive(ring):
     tensor.sum().backward()
     tensor.note = "mine"
     base = torch.arange(6).reshape(2, 3)
-    writer.send({"a": tensor, "b": tensor, "in": [tensor, tensor], "views": [base, base[0]], "t": [base.T]}, 0)
+    writer.send(
+        {"a": tensor, "b": tensor, "in": [tensor, tensor], "views": [base, base[0]], "t": [base.T]},
+        0,
+    )
     got = reader.recv(0)
     assert got["a"] is got["b"] is got["in"][0] is got["in"][1]
     assert got["a"].requires_grad and got["a"].grad is None and not hasattr(got["a"], "note")
@@ -159,17 +169,29 @@ def test_tags_arrive(ring):
 
 
 def test_nothing_that_was_sent_is_kept():
-    with ringcast.Writer(1 << 20, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 20, spill_bytes=0) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         nothing_is_kept(writer, reader)
 
 
 def nothing_is_kept(writer, reader):
-    kept = [np.arange(5), "a key nobody else has", b"bytes" * 100, [1, 2], *([torch.arange(4)] if torch else [])]
+    kept = [
+        np.arange(5),
+        "a key nobody else has",
+        b"bytes" * 100,
+        [1, 2],
+        *([torch.arange(4)] if torch else []),
+    ]
     counts = [sys.getrefcount(item) for item in kept]
     for _ in range(50):
         writer.send({kept[1]: kept, "a": kept[0], "b": kept[2], "t": kept[-1]}, 0)
         reader.recv(0)
-        for bad in ({"x": kept, "y": lambda: None}, {"x": kept[0], "y": np.zeros(1 << 20), kept[1]: kept[-1]}):
+        for bad in (
+            {"x": kept, "y": lambda: None},
+            {"x": kept[0], "y": np.zeros(1 << 20), kept[1]: kept[-1]},
+        ):
             with pytest.raises(Exception, match="local object|larger"):
                 writer.send(bad, 0)
     del bad
@@ -177,7 +199,9 @@ def nothing_is_kept(writer, reader):
 
 
 def ran_meanwhile(action):
-    """Whether another thread came to run while `action` did, with the GIL never taken away from it."""
+    """
+    Whether another thread came to run while `action` did, with the GIL never taken away from it.
+    """
     gate, ran = threading.Lock(), []
     gate.acquire()
     thread = threading.Thread(target=lambda: (gate.acquire(), ran.append(True)))

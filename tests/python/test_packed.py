@@ -105,7 +105,7 @@ def test_tensors_are_packed(two):
         values.assert_same(reader.recv(0)["t"], tensor)
 
 
-# ---- Estimates and growing -----------------------------------------------------------------------------------------
+# ---- Estimates and growing -----------------------------------------------------------------------
 
 
 def test_a_span_grows_and_keeps_what_was_written(ring):
@@ -136,7 +136,10 @@ def test_a_span_grows_and_keeps_what_was_written(ring):
 @pytest.fixture
 def bounded():
     """A ring of 1 MiB that has spill memory of 8."""
-    with ringcast.Writer(1 << 20, spill_bytes=8 << 20) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(1 << 20, spill_bytes=8 << 20) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         yield writer, reader
 
 
@@ -181,7 +184,9 @@ def test_the_end_of_an_estimated_reservation_tells_its_size(bounded):
     writer, reader = bounded
     span = writer.reserve()
     for commit in (span.commit, writer.commit, lambda: span.commit(None)):
-        with pytest.raises(ValueError, match=r"is an estimate: tell how many bytes are the frame's, by commit\(n\)"):
+        with pytest.raises(
+            ValueError, match=r"is an estimate: tell how many bytes are the frame's, by commit\(n\)"
+        ):
             commit()
     span.commit(5)
     with pytest.raises(ValueError, match="is an estimate"), writer.reserve() as span:
@@ -198,7 +203,12 @@ def test_the_end_of_an_estimated_reservation_tells_its_size(bounded):
 
 def test_what_reserve_refuses(bounded):
     writer, reader = bounded
-    for tag, error in ((-1, ValueError), (1 << 32, ValueError), (1.0, TypeError), (None, TypeError)):
+    for tag, error in (
+        (-1, ValueError),
+        (1 << 32, ValueError),
+        (1.0, TypeError),
+        (None, TypeError),
+    ):
         with pytest.raises(error):
             writer.reserve(tag=tag)
     with pytest.raises(ValueError, match="takes n or tag, not both"):

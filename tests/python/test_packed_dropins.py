@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value that is packed once goes through every drop-in, on any number of rings, and is not serialised again."""
+"""A value that is packed once goes through every drop-in, on any number of rings, and is not
+serialised again."""
 
 import threading
 from typing import Any, Callable
@@ -42,7 +43,11 @@ class Counted:
 
 
 def some() -> Any:
-    return [{"ids": torch.arange(8), "big": torch.arange(500_000), "text": "t"}, Counted(), (1, None)]
+    return [
+        {"ids": torch.arange(8), "big": torch.arange(500_000), "text": "t"},
+        Counted(),
+        (1, None),
+    ]
 
 
 def check(call: Callable[[Any], Any]) -> None:
@@ -68,7 +73,10 @@ def test_every_broadcast_of_an_object_takes_a_packed_frame() -> None:
     check(lambda packed: broadcast_pyobj(packed, rank))
     packed = ringcast.pack(some())
     if rank == 0:
-        assert rt.broadcast_object(packed) is packed and rt.broadcast_object(packed, group=second) is packed
+        assert (
+            rt.broadcast_object(packed) is packed
+            and rt.broadcast_object(packed, group=second) is packed
+        )
         group.send_object(packed, 1)
         assert point_to_point_pyobj(packed, 0, src=0, dst=1) == []
     else:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers: each adapter runs once in the smallest form, and a way that loses, damages, crashes or hangs is a row
-with its reason. No speed is asserted."""
+"""
+bench/peers: each adapter runs once in the smallest form, and a way that loses, damages, crashes or
+hangs is a row with its reason. No speed is asserted.
+"""
 
 import json
 import os
@@ -133,13 +135,17 @@ def test_each_adapter_runs(way: str) -> None:
         ("Missing", "no_module_has_this_name"),
     ],
 )
-def test_a_way_that_fails_is_a_row_with_its_reason(way: str, reason: str, tmp_path: pathlib.Path) -> None:
+def test_a_way_that_fails_is_a_row_with_its_reason(
+    way: str, reason: str, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "fakes.py").write_text(FAKES)
     sizes = ("bytes-64", "bytes-4Ki", "bytes-64Ki") if way == "Crashing" else ("bytes-4Ki",)
     steps = [(size, "stream", "bytes") for size in sizes]
     rows = rows_of(f"fakes:{way}", steps, 2.0 if way == "Hanging" else 120.0, tmp_path)
     assert reason in rows[len(rows) // 2]["status"]
-    assert [row["status"] for row in rows[::2]] == ["ok", "ok"] or len(rows) == 1  # the other steps go on
+    assert [row["status"] for row in rows[::2]] == ["ok", "ok"] or len(
+        rows
+    ) == 1  # the other steps go on
 
 
 REPORT = """

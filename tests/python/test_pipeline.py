@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/pipeline: all modes have equal results, and a run ends with an error when a stage fails, a result differs, a
-worker dies or hangs."""
+"""
+examples/pipeline: all modes have equal results, and a run ends with an error when a stage fails, a
+result differs, a worker dies or hangs.
+"""
 
 import importlib.util
 import json
@@ -17,7 +19,8 @@ FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "pipeline"
 SMALL = "--subgraphs 4 --edges 600 --nodes 60 --width 8 --hidden 16".split()
 MODES = ["sequential", "threads", "asyncio", "processes", "bare"]
 
-# The processes of a run import the program that they were started by, so each of them has the change.
+# The processes of a run import the program that they were started by, so each of them has the
+# change.
 CHANGED = """
 import os, sys, threading, time
 sys.path.insert(0, {folder!r})
@@ -43,9 +46,13 @@ def run(*arguments, program=FOLDER / "pipeline.py"):
 
 
 def run_changed(folder, mode, worker, stage, action, *arguments):
-    """A run of a mode in which a stage of a worker does something else first; not in its warm-up."""
+    """
+    A run of a mode in which a stage of a worker does something else first; not in its warm-up.
+    """
     program = folder / "changed.py"
-    program.write_text(CHANGED.format(folder=str(FOLDER), worker=worker, stage=stage, action=action))
+    program.write_text(
+        CHANGED.format(folder=str(FOLDER), worker=worker, stage=stage, action=action)
+    )
     return run("--mode", mode, "--gil", "release", "--bare", "0", *arguments, program=program)
 
 
@@ -59,14 +66,25 @@ def test_all_modes_have_equal_results_and_their_figures_add_up(tmp_path):
     for each in found["gil"].values():
         assert (list(each["modes"]), each["pairs"], each["unequal"]) == (MODES, 10, [])
         for mode, of in each["modes"].items():
-            assert of["seconds"] > 0 and of["of_bare"] > 0 and list(of["plan_seconds"]) == ["A", "B"]
-            assert of["speedup"] == pytest.approx(each["modes"]["sequential"]["seconds"] / of["seconds"])
+            assert (
+                of["seconds"] > 0 and of["of_bare"] > 0 and list(of["plan_seconds"]) == ["A", "B"]
+            )
+            assert of["speedup"] == pytest.approx(
+                each["modes"]["sequential"]["seconds"] / of["seconds"]
+            )
             assert list(of["blocks"]) == ["A1", "A2", "B1", "B2"]
             for block in of["blocks"].values():
                 waits = block["CPU"] + block["wait for CPU"] + block["wait for GIL"]
                 assert 0 < block["CPU"] and waits >= block["execution"] - 1e-6
-            assert of["processes"] == {"processes": 7, "bare": 2}.get(mode, 1) and 0 < of["pss"] <= of["rss"]
-            assert sent <= of["sent_bytes"] <= sent + 12 * 1024 if mode == "processes" else of["sent_bytes"] == 0
+            assert (
+                of["processes"] == {"processes": 7, "bare": 2}.get(mode, 1)
+                and 0 < of["pss"] <= of["rss"]
+            )
+            assert (
+                sent <= of["sent_bytes"] <= sent + 12 * 1024
+                if mode == "processes"
+                else of["sent_bytes"] == 0
+            )
 
 
 @pytest.mark.parametrize("arguments", ["--mode sequential,processes", "--story"])
@@ -92,7 +110,14 @@ def test_text_has_tables_and_a_gantt_chart_and_a_picture_needs_matplotlib(tmp_pa
     assert [line[2:8] for line in lines[start + 1 : start + 7]] == wanted
 
 
-BAD = ["--subgraphs 1", "--edges 0", "--repeat 0", "--deadline 0", "--mode fibres", "--picture gantt.pdf"]
+BAD = [
+    "--subgraphs 1",
+    "--edges 0",
+    "--repeat 0",
+    "--deadline 0",
+    "--mode fibres",
+    "--picture gantt.pdf",
+]
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -101,7 +126,9 @@ def test_bad_options_are_named(bad):
     assert done.returncode == 2 and bad.split()[0] in done.stderr
 
 
-@pytest.mark.parametrize(("mode", "worker"), [("threads", "A1 GPU"), ("asyncio", "A1 GPU"), ("processes", "A2 NPU")])
+@pytest.mark.parametrize(
+    ("mode", "worker"), [("threads", "A1 GPU"), ("asyncio", "A1 GPU"), ("processes", "A2 NPU")]
+)
 def test_a_broken_stage_fails_the_run_and_is_named(tmp_path, mode, worker):
     stage = 3 if worker == "A1 GPU" else 6
     done = run_changed(tmp_path, mode, worker, stage, "raise LookupError('no such node')")
@@ -110,7 +137,9 @@ def test_a_broken_stage_fails_the_run_and_is_named(tmp_path, mode, worker):
 
 
 def test_a_result_that_differs_fails_the_run_and_names_the_pair(tmp_path):
-    done = run_changed(tmp_path, "processes", "A2 NPU", 6, "self.nodes.current = self.nodes.current + 0.5")
+    done = run_changed(
+        tmp_path, "processes", "A2 NPU", 6, "self.nodes.current = self.nodes.current + 0.5"
+    )
     assert done.returncode == 1 and "the results of sequential and processes differ" in done.stderr
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.profile: what a profile counts, with a clock that the tests move: sums, steps, nesting, threads, bounds."""
+"""ringcast.profile: what a profile counts, with a clock that the tests move: sums, steps, nesting,
+threads, bounds."""
 
 import os
 import threading
@@ -14,11 +15,13 @@ from ringcast.profile.store import Totals
 pytestmark = pytest.mark.alike
 
 
-# ---- Sums ------------------------------------------------------------------------------------------------------------
+# ---- Sums ----------------------------------------------------------------------------------------
 
 
 def three_steps(p):
-    """Each of 10 ms: 2 of computing, a region with 1 of its own and a gather of 4, and a send of 3."""
+    """
+    Each of 10 ms: 2 of computing, a region with 1 of its own and a gather of 4, and a send of 3.
+    """
     for _ in range(3):
         p.clock.passes(2)
         with p.region("layers.0.attn"):
@@ -44,20 +47,41 @@ def test_the_communications_share_and_sums_are_exact(folder):
     assert summary["comm_percentage"] == close(70)
     assert summary["total_comm_time"] == close(0.021) == close(summary["exposed_comm_time"])
     assert summary["total_time"] == close(0.030) and summary["compute_time"] == close(0.009)
-    assert (summary["steps"], summary["total_operations"], summary["overlapped_comm_time"]) == (3, 6, 0)
+    assert (summary["steps"], summary["total_operations"], summary["overlapped_comm_time"]) == (
+        3,
+        6,
+        0,
+    )
     gather = found["by_operation_type"]["gather"]
-    for name, value in {"count": 3, "total_time": 0.012, "avg_time": 0.004, "std_time": 0, "min_time": 0.004,
-                        "max_time": 0.004, "total_data": 12000, "avg_bandwidth_gbps": 0.001}.items():  # fmt: skip
+    for name, value in {
+        "count": 3,
+        "total_time": 0.012,
+        "avg_time": 0.004,
+        "std_time": 0,
+        "min_time": 0.004,
+        # fmt: skip
+        "max_time": 0.004,
+        "total_data": 12000,
+        "avg_bandwidth_gbps": 0.001,
+    }.items():
         assert gather[name] == close(value), name
 
 
-@pytest.mark.parametrize("group", ["by_operation_type", "by_operation_and_size", "by_size_range", "by_source"])
+@pytest.mark.parametrize(
+    "group", ["by_operation_type", "by_operation_and_size", "by_size_range", "by_source"]
+)
 def test_each_grouping_adds_up_to_the_whole(folder, group):
     found = read(folder, "comm_analysis.json")
     groups = found.get(group) or found["bandwidth_analysis"][group]
     if group == "by_operation_and_size":
-        groups = {(name, size): each for name, sizes in groups.items() for size, each in sizes.items()}
-    for figure, whole in ("total_time", "total_comm_time"), ("count", "total_operations"), ("total_data", "total_data"):
+        groups = {
+            (name, size): each for name, sizes in groups.items() for size, each in sizes.items()
+        }
+    for figure, whole in (
+        ("total_time", "total_comm_time"),
+        ("count", "total_operations"),
+        ("total_data", "total_data"),
+    ):
         assert sum(each[figure] for each in groups.values()) == close(found["summary"][whole])
 
 
@@ -71,7 +95,11 @@ def test_the_latencies_are_by_size_and_have_a_base(folder):
 def test_a_region_is_its_own_time_and_its_parts(folder):
     report = read(folder, "analysis_report.json")
     region = report["layer_breakdown"]["layers.0.attn"]
-    assert (region["count"], region["total_time"], region["avg_time"]) == (3, close(0.015), close(0.005))
+    assert (region["count"], region["total_time"], region["avg_time"]) == (
+        3,
+        close(0.015),
+        close(0.005),
+    )
     assert region["operations"] == {"gather": close(0.012)} and region["self_time"] == close(0.003)
     communication = report["communication_analysis"]
     assert communication["comm_percentage"] == close(70)
@@ -86,13 +114,19 @@ def test_the_bottlenecks_come_in_their_order_and_make_up_the_steps(folder):
     assert sum(part["seconds"] for part in parts) == close(0.030)
     assert sum(part["share_percent"] for part in parts) == close(100)
     first = (folder / "performance_report.md").read_text().splitlines()[2]
-    assert first.startswith("**Bottleneck: gather** (communication), 40.0 % of the steps' time, 4.00 ms a step.")
+    assert first.startswith(
+        "**Bottleneck: gather** (communication), 40.0 % of the steps' time, 4.00 ms a step."
+    )
 
 
 def test_the_rows_are_the_records(folder):
     rows = lines(folder)
     assert [row["op_type"] for row in rows[:3]] == ["region", "gather", "send"] and len(rows) == 9
-    assert (rows[1]["tensor_size"], float(rows[1]["duration"]), rows[1]["region"]) == ("4000", 0.004, "layers.0.attn")
+    assert (rows[1]["tensor_size"], float(rows[1]["duration"]), rows[1]["region"]) == (
+        "4000",
+        0.004,
+        "layers.0.attn",
+    )
     assert {row["step"] for row in rows} == {"0", "1", "2"}
     whole = read(folder, "comprehensive_report.json")
     assert whole["detailed_timings"] == {"rows": 9, "of": 9, "every": 1}
@@ -100,7 +134,7 @@ def test_the_rows_are_the_records(folder):
     assert whole["analysis_report"] == read(folder, "analysis_report.json")
 
 
-# ---- Steps -----------------------------------------------------------------------------------------------------------
+# ---- Steps ---------------------------------------------------------------------------------------
 
 
 def test_the_warm_up_and_what_comes_after_the_last_step_are_left_out(tmp_path):
@@ -134,7 +168,10 @@ def test_nothing_but_warm_up_is_told():
             p.clock.passes(3)
         p.step()
         told = p.stop()
-    assert told["comm_analysis"]["by_operation_type"] == {} and told["analysis_report"]["bottlenecks"] == []
+    assert (
+        told["comm_analysis"]["by_operation_type"] == {}
+        and told["analysis_report"]["bottlenecks"] == []
+    )
     assert "nothing was recorded: 1 steps, of which 3 are warm-up" in told["notes"]
 
 
@@ -188,7 +225,7 @@ def test_a_step_that_records_much_is_summed_up_meanwhile(monkeypatch):
     assert told["analysis_report"]["layer_breakdown"]["r0"]["count"] == 500
 
 
-# ---- ringcast's own operations ---------------------------------------------------------------------------------------
+# ---- ringcast's own operations -------------------------------------------------------------------
 
 
 def test_spans_become_operations_with_their_waiting():
@@ -208,7 +245,11 @@ def test_spans_become_operations_with_their_waiting():
         told = p.stop()
     found = told["comm_analysis"]["by_operation_type"]
     send = found["ringcast.send"]
-    assert (send["count"], send["total_time"], send["waiting_time"]) == (2, close(0.006), close(0.003))
+    assert (send["count"], send["total_time"], send["waiting_time"]) == (
+        2,
+        close(0.006),
+        close(0.003),
+    )
     assert send["avg_bandwidth_gbps"] == close(3001 / 3e6), "without the waiting"
     assert found["ringcast.recv"]["waiting_time"] == close(0.001)
     assert found["ringcast.reserve"]["waiting_time"] == close(0.0005)
@@ -244,7 +285,7 @@ def test_a_ring_s_calls_are_recorded():
     assert "ringcast.send" not in found["by_operation_type"]
 
 
-# ---- Use -------------------------------------------------------------------------------------------------------------
+# ---- Use -----------------------------------------------------------------------------------------
 
 
 def test_the_running_profile_can_be_found(tmp_path):
@@ -281,7 +322,10 @@ def test_bad_arguments_are_refused(options, says):
 
 def test_a_folder_that_cannot_be_made_is_told_at_the_beginning(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="can't be made.*name another one"), profiled(tmp_path / "file" / "in"):
+    with (
+        pytest.raises(OSError, match="can't be made.*name another one"),
+        profiled(tmp_path / "file" / "in"),
+    ):
         raise AssertionError
 
 
@@ -319,7 +363,7 @@ def test_a_forked_child_writes_nothing(tmp_path):
     assert named(tmp_path) == FILES
 
 
-# ---- What lies within what -------------------------------------------------------------------------------------------
+# ---- What lies within what -----------------------------------------------------------------------
 
 
 def test_an_operation_within_another_counts_once():
@@ -334,7 +378,9 @@ def test_an_operation_within_another_counts_once():
         found = p.stop()["comm_analysis"]
     assert set(found["by_operation_type"]) == {"outer"}
     assert found["nested"]["inner (own)"]["count"] == 2
-    assert found["summary"]["total_comm_time"] == close(0.005) and found["summary"]["total_data"] == 10
+    assert (
+        found["summary"]["total_comm_time"] == close(0.005) and found["summary"]["total_data"] == 10
+    )
 
 
 def test_an_exception_ends_a_region_and_an_operation_and_goes_on(tmp_path):
@@ -373,7 +419,7 @@ def test_regions_and_operations_decorate_functions():
     assert told["comm_analysis"]["by_operation_type"]["fetch"]["total_data"] == 14
 
 
-# ---- Threads ---------------------------------------------------------------------------------------------------------
+# ---- Threads -------------------------------------------------------------------------------------
 
 
 def in_threads(*functions):
@@ -407,7 +453,9 @@ def test_regions_are_of_their_thread_and_time_of_two_threads_counts_once():
         p.step()
         told = p.stop()
     summary = told["comm_analysis"]["summary"]
-    assert summary["total_comm_time"] == close(0.008) and summary["exposed_comm_time"] == close(0.004)
+    assert summary["total_comm_time"] == close(0.008) and summary["exposed_comm_time"] == close(
+        0.004
+    )
     assert summary["comm_percentage"] == close(50) and summary["overlapped_comm_time"] == 0
     layers = told["analysis_report"]["layer_breakdown"]
     assert layers["theirs"]["operations"] == {"send": close(0.004)}
@@ -463,7 +511,7 @@ def test_what_lies_in_an_operation_of_another_thread_waits_for_its_end():
     assert set(found["by_operation_type"]) == {"outer"} and "inner (own)" in found["nested"]
 
 
-# ---- Bounds ----------------------------------------------------------------------------------------------------------
+# ---- Bounds --------------------------------------------------------------------------------------
 
 
 def test_rows_are_bounded_and_spread_over_the_whole(tmp_path):
@@ -488,7 +536,11 @@ def test_ever_new_names_do_not_fill_the_memory(monkeypatch):
             p.metric(f"m{index}", 1)
         p.step()
         told = p.stop()
-    assert len(p._store.operations) <= 100 and len(p._store.regions) <= 11 and len(p._store.metrics) <= 11
+    assert (
+        len(p._store.operations) <= 100
+        and len(p._store.regions) <= 11
+        and len(p._store.metrics) <= 11
+    )
     assert told["comm_analysis"]["summary"]["total_operations"] == 1000
     assert told["comm_analysis"]["summary"]["total_comm_time"] == close(1.0)
     assert any("(other)" in note for note in told["notes"])
@@ -500,7 +552,9 @@ def test_totals_know_their_spread():
         totals.add(value)
     assert (totals.mean(), totals.least, totals.most) == (4000, 1000, 10_000)
     assert totals.deviation() == pytest.approx(3535.53, rel=1e-5)
-    assert totals.quantile(0.5) == pytest.approx(2000, rel=0.13) and totals.quantile(1) == pytest.approx(1e4, rel=0.13)
+    assert totals.quantile(0.5) == pytest.approx(2000, rel=0.13) and totals.quantile(
+        1
+    ) == pytest.approx(1e4, rel=0.13)
     again = Totals.of(totals.state())
     again.merge(totals)
     assert (again.count, again.mean(), again.deviation()) == (8, 4000, totals.deviation())

@@ -80,7 +80,9 @@ def test_the_devices_time_counts(p, stand_in):
     p.step()
     communication, report = told(p)
     found = communication["by_operation_type"]["all_reduce"]
-    assert found["total_time"] == pytest.approx(0.004) and found["avg_bandwidth_gbps"] == pytest.approx(0.5)
+    assert found["total_time"] == pytest.approx(0.004) and found[
+        "avg_bandwidth_gbps"
+    ] == pytest.approx(0.5)
     assert communication["comm_percentage"] == pytest.approx(40)
     (memory,) = report["memory"]["by_rank"].values()
     assert memory["device_max"] == 7 << 20

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.profile and the functions of torch.distributed, vLLM and SGLang: timed in their places, then put back."""
+"""ringcast.profile and the functions of torch.distributed, vLLM and SGLang: timed in their places,
+then put back."""
 
 import importlib
 import sys
@@ -28,7 +29,9 @@ pytestmark = pytest.mark.alike
 
 
 def profiled(**options: Any) -> Any:
-    """With a clock that moves a little, as calls one after the other do not all happen at one time."""
+    """
+    With a clock that moves a little, as calls one after the other do not all happen at one time.
+    """
     return profiled_by(tick=1, **options)
 
 
@@ -44,7 +47,11 @@ def by_type(p: Any) -> Dict[str, Any]:
 def all_names() -> Dict[Any, Any]:
     """Every function of torch.distributed that is timed, in every module, by its place."""
     functions = {id(vars(sys.modules[TORCH])[name]) for name in MEASURES}
-    modules = [(name, module) for name, module in sys.modules.items() if isinstance(module, types.ModuleType)]
+    modules = [
+        (name, module)
+        for name, module in sys.modules.items()
+        if isinstance(module, types.ModuleType)
+    ]
     return {
         (module_name, name): value
         for module_name, module in modules
@@ -53,7 +60,7 @@ def all_names() -> Dict[Any, Any]:
     }
 
 
-# ---- In, and out again -----------------------------------------------------------------------------------------------
+# ---- In, and out again ---------------------------------------------------------------------------
 
 
 def test_every_function_is_put_back_under_every_name(tmp_path, monkeypatch):
@@ -109,7 +116,7 @@ def test_torch_compile_sees_the_original():
         assert by_type(p)["double"]["count"] == 1
 
 
-# ---- torch.distributed -----------------------------------------------------------------------------------------------
+# ---- torch.distributed ---------------------------------------------------------------------------
 
 
 @on_ranks(2)
@@ -170,10 +177,15 @@ def test_a_handle_is_timed_to_its_wait() -> None:
     assert found["total_time"] == close(0.010) and found["avg_bandwidth_gbps"] == close(1e-4)
     assert found["exposed_time"] == close(0.003) and found["waiting_time"] == close(0.003)
     summary = told["comm_analysis"]["summary"]
-    assert summary["comm_percentage"] == close(15) and summary["overlapped_comm_time"] == close(0.007)
+    assert summary["comm_percentage"] == close(15) and summary["overlapped_comm_time"] == close(
+        0.007
+    )
     layers = told["analysis_report"]["layer_breakdown"]
     assert layers["wait"]["operations"] == {"all_reduce": close(0.003)}
-    assert layers["call"]["operations"] == {"all_reduce": close(0)} and layers["computing"]["operations"] == {}
+    assert (
+        layers["call"]["operations"] == {"all_reduce": close(0)}
+        and layers["computing"]["operations"] == {}
+    )
 
 
 def timely(clock: Clock, milliseconds: float) -> Any:
@@ -198,7 +210,11 @@ def test_a_refused_call_counts_as_failed() -> None:
             dist.all_reduce()
         dist.all_reduce(torch.ones(1))
         found = by_type(p)
-    assert (found["broadcast"]["failed"], found["all_reduce"]["failed"], found["all_reduce"]["count"]) == (1, 1, 2)
+    assert (
+        found["broadcast"]["failed"],
+        found["all_reduce"]["failed"],
+        found["all_reduce"]["count"],
+    ) == (1, 1, 2)
 
 
 @on_ranks(2)
@@ -214,7 +230,7 @@ def test_a_drop_in_counts_once() -> None:
     rt.close()
 
 
-# ---- Engines ---------------------------------------------------------------------------------------------------------
+# ---- Engines -------------------------------------------------------------------------------------
 
 COORDINATOR = """
 import torch
@@ -263,7 +279,10 @@ class Stubs:
 
     def __init__(self, folder: Any, engine: str) -> None:
         self.folder, self.engine, self.package = folder, engine, ENGINES[engine]
-        modules = {f"{self.package}.parallel_state": COORDINATOR, f"{self.package}.communication_op": CALLS}
+        modules = {
+            f"{self.package}.parallel_state": COORDINATOR,
+            f"{self.package}.communication_op": CALLS,
+        }
         modules[f"{engine}.model"] = MODEL
         write(folder, {name: text.format(package=self.package) for name, text in modules.items()})
         if engine == "sglang":
@@ -280,7 +299,9 @@ class Stubs:
             del sys.modules[name]
 
     def load(self, name: str) -> Any:
-        return importlib.import_module(name if name.startswith(self.engine) else f"{self.package}.{name}")
+        return importlib.import_module(
+            name if name.startswith(self.engine) else f"{self.package}.{name}"
+        )
 
 
 @pytest.fixture(params=ENGINES)
@@ -295,8 +316,13 @@ def test_an_engines_functions_are_put_in_and_back_whether_loaded_before_or_after
         cls = stubs.load("parallel_state").GroupCoordinator
         functions = vars(stubs.load("communication_op"))
         found = {**vars(cls), **functions}
-        found = {name: value for name, value in found.items() if isinstance(value, types.FunctionType)}
-        return {**found, "the model's": stubs.load(f"{stubs.engine}.model").tensor_model_parallel_all_reduce}
+        found = {
+            name: value for name, value in found.items() if isinstance(value, types.FunctionType)
+        }
+        return {
+            **found,
+            "the model's": stubs.load(f"{stubs.engine}.model").tensor_model_parallel_all_reduce,
+        }
 
     before = look() if loaded else {}
     with profiled():
@@ -306,7 +332,11 @@ def test_an_engines_functions_are_put_in_and_back_whether_loaded_before_or_after
     assert not loaded or after == before
     assert not any(hasattr(value, "__wrapped__") for value in after.values())
     methods = set(METHODS) & set(put) - {"gather", "dispatch"}
-    functions = {"tensor_model_parallel_all_reduce", "tensor_model_parallel_all_gather", "broadcast_tensor_dict"}
+    functions = {
+        "tensor_model_parallel_all_reduce",
+        "tensor_model_parallel_all_gather",
+        "broadcast_tensor_dict",
+    }
     assert ours == methods | functions | {"the model's"}
 
 
@@ -345,7 +375,10 @@ def ranks_engine(folder: Any, engine: str) -> Any:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engines_calls_count_once_and_what_they_call_is_nested(ranks, tmp_path, engine):
     for found in ranks.run(2, ranks_engine, tmp_path, engine):
-        told = {name: (each["count"], each["total_data"]) for name, each in found["by_operation_type"].items()}
+        told = {
+            name: (each["count"], each["total_data"])
+            for name, each in found["by_operation_type"].items()
+        }
         objects = told.pop("broadcast_object")
         assert objects[0] == 1 and objects[1] > 8
         if engine == "sglang":
@@ -358,10 +391,13 @@ def test_an_engines_calls_count_once_and_what_they_call_is_nested(ranks, tmp_pat
         assert nested[f"all_reduce ({engine})"] == 3 and nested["all_reduce (torch)"] == 3
         assert nested["barrier (torch)"] == nested["broadcast_object_list (torch)"] == 1
         assert found["by_operation_type"]["isend"]["total_time"] == close(0.001)
-        assert sum(each["count"] for each in found["by_source"].values()) == found["summary"]["total_operations"]
+        assert (
+            sum(each["count"] for each in found["by_source"].values())
+            == found["summary"]["total_operations"]
+        )
 
 
-# ---- Layers ----------------------------------------------------------------------------------------------------------
+# ---- Layers --------------------------------------------------------------------------------------
 
 
 def test_the_modules_of_a_model_become_regions():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RINGCAST_PROFILE, which profiles a whole process, and the commands of python -m ringcast.profile."""
+"""
+RINGCAST_PROFILE, which profiles a whole process, and the commands of python -m ringcast.profile.
+"""
 
 import json
 import os
@@ -19,7 +21,13 @@ pytestmark = pytest.mark.alike
 
 
 def run(
-    program: str, *arguments: Any, folder: Any = None, step: str = "", first: str = "", status: int = 0, **more: str
+    program: str,
+    *arguments: Any,
+    folder: Any = None,
+    step: str = "",
+    first: str = "",
+    status: int = 0,
+    **more: str,
 ) -> Any:
     """A new process; RINGCAST_PROFILE is the folder, and the rest. Its output and its errors."""
     environment = {name: value for name, value in os.environ.items() if name != "RINGCAST_PROFILE"}
@@ -28,7 +36,9 @@ def run(
         told = [f"{name}={value}" for name, value in (("step", step), ("first", first)) if value]
         environment["RINGCAST_PROFILE"] = ",".join([str(folder), *told])
     command = [sys.executable, *(["-c", program] if program else []), *map(str, arguments)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=WATCHDOG, check=False
+    )
     assert ended.returncode == status, ended.stdout + ended.stderr
     return ended.stdout, ended.stderr
 
@@ -47,12 +57,17 @@ def test_a_whole_process_is_profiled_and_written_at_its_end(tmp_path):
     assert named(tmp_path / "results") in (FILES, FILES | PICTURES)
     told = read(tmp_path / "results", "comprehensive_report.json")
     by_type = told["comm_analysis"]["by_operation_type"]
-    assert {name: each["count"] for name, each in by_type.items()} == {"ringcast.send": 7, "ringcast.recv": 7}
+    assert {name: each["count"] for name, each in by_type.items()} == {
+        "ringcast.send": 7,
+        "ringcast.recv": 7,
+    }
     assert any("step() was never called" in note for note in told["notes"])
 
 
 def test_a_named_function_ends_the_steps(tmp_path):
-    (tmp_path / "engine.py").write_text("class Worker:\n    def run(self, number):\n        return 10 // number\n")
+    (tmp_path / "engine.py").write_text(
+        "class Worker:\n    def run(self, number):\n        return 10 // number\n"
+    )
     program = """
 import ringcast, engine
 worker = engine.Worker()
@@ -62,7 +77,12 @@ try:
 except ZeroDivisionError:
     pass
 """
-    for place, steps in ("engine:Worker.run", 2), ("engine:Worker.walk", 1), ("engine:run", 1), ("other:run", 1):
+    for place, steps in (
+        ("engine:Worker.run", 2),
+        ("engine:Worker.walk", 1),
+        ("engine:run", 1),
+        ("other:run", 1),
+    ):
         _, told = run(program, folder=tmp_path / "out", PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
                       step=place)  # fmt: skip
         assert read(tmp_path / "out", "analysis_report.json")["steps"]["count"] == steps
@@ -91,7 +111,9 @@ def test_a_bad_folder_is_a_warning_and_the_program_goes_on(tmp_path):
 
 def test_results_that_cannot_be_written_are_a_warning(tmp_path):
     folder = tmp_path / "results"
-    out, told = run(RING + f"import os\nos.rmdir({str(folder)!r})\nopen({str(folder)!r}, 'w')", folder=folder)
+    out, told = run(
+        RING + f"import os\nos.rmdir({str(folder)!r})\nopen({str(folder)!r}, 'w')", folder=folder
+    )
     assert "the profile is not written" in told
 
 
@@ -132,11 +154,18 @@ if __name__ == "__main__":
 """)
     folder = tmp_path / "results"
     run("", program, folder=folder)
-    (child,) = (path for path in folder.iterdir() if path.name.startswith("process") and has(path, "ringcast.recv"))
+    (child,) = (
+        path
+        for path in folder.iterdir()
+        if path.name.startswith("process") and has(path, "ringcast.recv")
+    )
     assert {row["op_type"] for row in lines(child)} == {"ringcast.recv"} and len(lines(child)) == 3
     assert named(child) == FILES and len([path for path in folder.iterdir() if path.is_dir()]) == 2
     merged = read(folder, "comm_analysis.json")["by_operation_type"]
-    assert {name: each["count"] for name, each in merged.items()} == {"ringcast.send": 3, "ringcast.recv": 3}
+    assert {name: each["count"] for name, each in merged.items()} == {
+        "ringcast.send": 3,
+        "ringcast.recv": 3,
+    }
 
 
 def has(folder: Any, name: str) -> bool:
@@ -167,7 +196,14 @@ dist.destroy_process_group()
 @needs_torch
 def test_the_ranks_of_torchrun_are_merged(tmp_path):
     (tmp_path / "program.py").write_text(GROUP)
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", tmp_path / "program.py"]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        tmp_path / "program.py",
+    ]
     run("", *torchrun, folder=tmp_path / "results", GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     assert named(tmp_path / "results") >= FILES | {"rank0", "rank1"}
     found = read(tmp_path / "results", "comm_analysis.json")
@@ -215,7 +251,9 @@ def test_ranks_are_known_after_their_group_is_gone_and_other_processes_are_left_
         profile(folder / stale, pictures=False, rank=int(stale[-1]), world=1).start().stop()
         os.utime(folder / stale / "profile.json", (1, 1))
     (tmp_path / "program.py").write_text(SPAWNED)
-    launcher, _ = run("", tmp_path / "program.py", tmp_path / "store", folder=folder, GLOO_SOCKET_IFNAME="lo")
+    launcher, _ = run(
+        "", tmp_path / "program.py", tmp_path / "store", folder=folder, GLOO_SOCKET_IFNAME="lo"
+    )
     told = read(folder, "comprehensive_report.json")
     summary, counts = told["comm_analysis"]["summary"], told["comm_analysis"]["by_operation_type"]
     assert (summary["ranks"], summary["steps"]) == (2, 1)
@@ -225,12 +263,16 @@ def test_ranks_are_known_after_their_group_is_gone_and_other_processes_are_left_
     loaders = [path.name for path in folder.glob("process*") if path.name != "process1"]
     assert len(loaders) == 2 and all(has(folder / loader, "load") for loader in loaders)
     note = next(note for note in told["notes"] if note.startswith("left out of the figures"))
-    assert f"process {launcher.strip()}" in note and all(f"process {name[7:]}" in note for name in loaders)
+    assert f"process {launcher.strip()}" in note and all(
+        f"process {name[7:]}" in note for name in loaders
+    )
     assert main(["merge", str(folder), "--no-pictures"]) == 0
-    assert read(folder, "comm_analysis.json")["summary"]["ranks"] == 2, "rank 7 is of an earlier run"
+    assert read(folder, "comm_analysis.json")["summary"]["ranks"] == 2, (
+        "rank 7 is of an earlier run"
+    )
 
 
-# ---- Commands --------------------------------------------------------------------------------------------------------
+# ---- Commands ------------------------------------------------------------------------------------
 
 
 def test_a_command_does_not_profile_itself(tmp_path):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ringcast.profile writes: merged over ranks, made anew, compared, drawn, rated; and what it does under names,
-numbers and errors that nobody planned."""
+"""
+What ringcast.profile writes: merged over ranks, made anew, compared, drawn, rated; and what it does
+under names, numbers and errors that nobody planned.
+"""
 
 import csv
 import json
@@ -19,7 +21,9 @@ from ringcast.profile.__main__ import main
 pytestmark = pytest.mark.alike
 
 
-def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, **options: Any) -> Any:
+def write(
+    folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, **options: Any
+) -> Any:
     """A profile of steps with a broadcast of 1 ms and a send."""
     with profiled(folder, **options) as p:
         for _ in range(steps):
@@ -36,7 +40,7 @@ def write(folder: Any, send: float = 2.0, compute: float = 2.0, steps: int = 4, 
 
 REPORT = "performance_report.md"
 
-# ---- Ranks -----------------------------------------------------------------------------------------------------------
+# ---- Ranks ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -53,9 +57,18 @@ def test_rank_0_merges_what_all_ranks_have_written(two_ranks):
     merged, ranks = read(two_ranks, "comm_analysis.json"), [
         read(two_ranks / f"rank{rank}", "comm_analysis.json") for rank in range(2)
     ]  # fmt: skip
-    for name in "total_comm_time", "exposed_comm_time", "total_time", "total_data", "total_operations":
+    for name in (
+        "total_comm_time",
+        "exposed_comm_time",
+        "total_time",
+        "total_data",
+        "total_operations",
+    ):
         assert merged["summary"][name] == close(sum(each["summary"][name] for each in ranks)), name
-    assert merged["summary"]["steps"] == 4 and " of 4 steps on 2 processes" in (two_ranks / REPORT).read_text()
+    assert (
+        merged["summary"]["steps"] == 4
+        and " of 4 steps on 2 processes" in (two_ranks / REPORT).read_text()
+    )
     send = merged["by_operation_type"]["send"]
     assert (send["count"], send["min_time"], send["max_time"]) == (8, close(0.001), close(0.005))
     assert send["avg_time"] == close(0.003) and send["std_time"] == close(0.002)
@@ -64,7 +77,9 @@ def test_rank_0_merges_what_all_ranks_have_written(two_ranks):
     report = read(two_ranks, "analysis_report.json")
     assert [(each["rank"], each["steps"]) for each in report["ranks"]] == [(0, 4), (1, 4)]
     assert report["steps"]["count"] == 4
-    assert set(report["memory"]["by_rank"]) == {"0", "1"} and report["metrics"]["tokens"]["count"] == 8
+    assert (
+        set(report["memory"]["by_rank"]) == {"0", "1"} and report["metrics"]["tokens"]["count"] == 8
+    )
     assert any("rank 1 computes 6.00 ms a step" in each["finding"] for each in report["advice"])
 
 
@@ -79,7 +94,7 @@ def test_a_rank_that_writes_nothing_in_time_is_named_and_can_be_merged_later(tmp
     assert read(tmp_path, "comm_analysis.json")["summary"]["ranks"] == 2
 
 
-# ---- Read again ------------------------------------------------------------------------------------------------------
+# ---- Read again ----------------------------------------------------------------------------------
 
 
 def test_all_is_made_anew_from_the_one_file(tmp_path, capsys):
@@ -92,7 +107,14 @@ def test_all_is_made_anew_from_the_one_file(tmp_path, capsys):
     assert {name: (tmp_path / name).read_text() for name in FILES} == before
 
 
-BROKEN = ["", "{", "[]", "{}", '{"format": 99}', '{"format": 2, "facts": {}, "ranks": [], "store": {}}']
+BROKEN = [
+    "",
+    "{",
+    "[]",
+    "{}",
+    '{"format": 99}',
+    '{"format": 2, "facts": {}, "ranks": [], "store": {}}',
+]
 
 
 @pytest.mark.parametrize("text", BROKEN)
@@ -111,7 +133,7 @@ def test_a_folder_without_a_profile_is_told(tmp_path, command, capsys):
     assert "none" in told and told.count("\n") == 1
 
 
-# ---- Compare ---------------------------------------------------------------------------------------------------------
+# ---- Compare -------------------------------------------------------------------------------------
 
 
 def compared(arguments: Any, capsys: Any) -> Any:
@@ -159,7 +181,7 @@ def test_a_threshold_that_is_none_is_refused(tmp_path, capsys, over):
     assert raised.value.code == 2 and "no number of per cent" in capsys.readouterr().err
 
 
-# ---- Pictures --------------------------------------------------------------------------------------------------------
+# ---- Pictures ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -183,7 +205,10 @@ def test_the_six_pictures_are_there(tmp_path, empty):
     else:
         write(tmp_path, pictures=True)
     assert named(tmp_path) == FILES | PICTURES
-    assert all(width > 400 and height > 200 for width, height in (size_of(tmp_path / name) for name in PICTURES))
+    assert all(
+        width > 400 and height > 200
+        for width, height in (size_of(tmp_path / name) for name in PICTURES)
+    )
     report = (tmp_path / "performance_report.md").read_text()
     assert all(f"({name})" in report for name in PICTURES) and "no pictures" not in report
 
@@ -235,7 +260,7 @@ with profile({str(tmp_path)!r}, warmup=0) as p:
     assert named(tmp_path) == FILES
 
 
-# ---- Rating and advice -----------------------------------------------------------------------------------------------
+# ---- Rating and advice ---------------------------------------------------------------------------
 
 
 def ratings(**metrics: float) -> Any:
@@ -270,15 +295,25 @@ def test_what_was_not_measured_is_not_rated():
 
 
 @pytest.mark.parametrize("reduces, at_most, rated", [(1.0, 90, None), (6.0, 40, "to be improved")])
-def test_a_bound_of_the_efficiency_leaves_out_other_communication_and_rates_only_what_is_low(reduces, at_most, rated):
+def test_a_bound_of_the_efficiency_leaves_out_other_communication_and_rates_only_what_is_low(
+    reduces, at_most, rated
+):
     with profiled() as p:
-        for name, milliseconds in ("all_reduce", reduces), ("recv", 3.0), ("broadcast_object_list", 1.0):
+        for name, milliseconds in (
+            ("all_reduce", reduces),
+            ("recv", 3.0),
+            ("broadcast_object_list", 1.0),
+        ):
             with p.operation(name):
                 p.clock.passes(milliseconds)
         p.clock.passes(6.0 - reduces)
         p.step()
         told = p.stop()
-    (found,) = (each for each in told["analysis_report"]["rating"] if each["measure"] == "TP scaling efficiency")
+    (found,) = (
+        each
+        for each in told["analysis_report"]["rating"]
+        if each["measure"] == "TP scaling efficiency"
+    )
     assert (found["value"], found["is_bound"], found["rating"]) == (close(at_most), True, rated)
     assert f"| at most {at_most:.1f} % | {rated or 'not rated'} |" in report.text(told)
 
@@ -308,7 +343,7 @@ def test_advice_follows_what_was_found(operations, says):
     assert operations == [] or says not in advice()
 
 
-# ---- What nobody planned ---------------------------------------------------------------------------------------------
+# ---- What nobody planned -------------------------------------------------------------------------
 
 NAMES = [
     "a|b", "line\nline", "<script>alert(1)</script>", '"quoted", with=commas', "$\\frac{$", "\udc80", "a\0b", "`code`",
@@ -336,7 +371,9 @@ def test_no_name_breaks_a_file_or_a_picture(tmp_path):
     with open(tmp_path / "detailed_timings.csv", encoding="utf-8", newline="") as file:
         assert {len(line) for line in csv.reader(file)} == {15}
     again = results.load(str(tmp_path))
-    assert len(again.store.rows.kept) == 2 * len(NAMES) and all(len(name) <= 200 for name in again.store.regions)
+    assert len(again.store.rows.kept) == 2 * len(NAMES) and all(
+        len(name) <= 200 for name in again.store.regions
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
@@ -347,9 +384,21 @@ def test_numbers_that_are_none_do_not_lose_the_results(tmp_path, bad):
                 p.metric("loss", number)
             p.step()
     metric = read(tmp_path, "analysis_report.json")["metrics"]["loss"]
-    assert (metric["count"], metric["min"], metric["max"], metric["last"], metric["not_finite"]) == (2, 3, 5, 5, 2)
-    assert "metric loss: 2 values were no finite numbers" in (tmp_path / "performance_report.md").read_text()
-    assert read(tmp_path / "rank0", "analysis_report.json")["metrics"]["loss"] == {"count": 0, "not_finite": 1}
+    assert (
+        metric["count"],
+        metric["min"],
+        metric["max"],
+        metric["last"],
+        metric["not_finite"],
+    ) == (2, 3, 5, 5, 2)
+    assert (
+        "metric loss: 2 values were no finite numbers"
+        in (tmp_path / "performance_report.md").read_text()
+    )
+    assert read(tmp_path / "rank0", "analysis_report.json")["metrics"]["loss"] == {
+        "count": 0,
+        "not_finite": 1,
+    }
 
 
 def test_everything_is_put_back_even_if_the_profile_cannot_end(monkeypatch):
@@ -373,13 +422,15 @@ def test_a_size_that_raises_does_not_end_the_call():
             raise RuntimeError("this tensor has no size")
 
     with profiled() as p:
-        timed = p._interceptor.wrap(lambda tensor: "done", "send", "torch", lambda args, kwargs, _: args[0].nbytes)
+        timed = p._interceptor.wrap(
+            lambda tensor: "done", "send", "torch", lambda args, kwargs, _: args[0].nbytes
+        )
         assert timed(Odd()) == "done"
         p.step()
         assert p.stop()["comm_analysis"]["by_operation_type"]["send"]["total_data"] == 0
 
 
-# ---- What the figures leave out --------------------------------------------------------------------------------------
+# ---- What the figures leave out ------------------------------------------------------------------
 
 
 def test_operations_in_flight_together_are_not_hidden_behind_each_other():
@@ -398,7 +449,9 @@ def test_operations_in_flight_together_are_not_hidden_behind_each_other():
             p._recorder.buffer().items.append(Operation(*told, "broadcast", "torch", 8, None))
         p.step()
         summary = p.stop()["comm_analysis"]["summary"]
-    assert summary["total_comm_time"] == close(0.015) and summary["exposed_comm_time"] == close(0.004)
+    assert summary["total_comm_time"] == close(0.015) and summary["exposed_comm_time"] == close(
+        0.004
+    )
     assert summary["overlapped_comm_time"] == close(0.004)
 
 

@@ -117,9 +117,12 @@ def test_a_tensor_moves_to_shared_memory(large):
     assert tensor.is_shared() and tensor[-1] == 99_999 and lent() == before
 
 
-# ---- Never two at once ---------------------------------------------------------------------------------------------
+# ---- Never two at once ---------------------------------------------------------------------------
 
-steps = st.lists(st.tuples(st.sampled_from(("take", "take", "drop", "slice")), st.integers(0, 2**20)), max_size=60)
+steps = st.lists(
+    st.tuples(st.sampled_from(("take", "take", "drop", "slice")), st.integers(0, 2**20)),
+    max_size=60,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -161,7 +164,13 @@ def test_threads_that_receive_hold_and_drop_never_share(pool):
                     check_steps(
                         writer,
                         reader,
-                        [(order.choice(("take", "take", "drop", "slice")), order.randrange(2**20)) for _ in range(60)],
+                        [
+                            (
+                                order.choice(("take", "take", "drop", "slice")),
+                                order.randrange(2**20),
+                            )
+                            for _ in range(60)
+                        ],
                     )
         except BaseException as error:
             failures.append(error)
@@ -174,7 +183,7 @@ def test_threads_that_receive_hold_and_drop_never_share(pool):
     assert not failures, failures
 
 
-# ---- The bound -----------------------------------------------------------------------------------------------------
+# ---- The bound -----------------------------------------------------------------------------------
 
 
 def test_no_more_is_kept_than_may_be_and_the_oldest_goes_first(large):
@@ -224,7 +233,7 @@ def test_packed_frames_use_it_too():
     assert lent() == before
 
 
-# ---- Fork and exit -------------------------------------------------------------------------------------------------
+# ---- Fork and exit -------------------------------------------------------------------------------
 
 
 def test_a_forked_child_has_memory_of_its_own(large):

@@ -26,7 +26,7 @@ def arrived(value):
     return ringcast.unpack(ringcast.pack(value, allow_pickle=False), allow_pickle=False)
 
 
-# ---- One object ------------------------------------------------------------------------------------------------------
+# ---- One object ----------------------------------------------------------------------------------
 
 MAKE = {
     "list": lambda: [1, "x"],
@@ -64,7 +64,10 @@ PLACES = {  # a value with `x` in it, and where
     "a list": (lambda x: [x, x, x], lambda got: got),
     "keys of any kind": (lambda x: {1: x, "b": x}, lambda got: [got[1], got["b"]]),
     "fields": (lambda x: natives.Plain(x, natives.Pair(0, x)), lambda got: [got.a, got.b[1]]),
-    "records": (lambda x: [{"k": x, "n": n} for n in range(4)], lambda got: [item["k"] for item in got]),
+    "records": (
+        lambda x: [{"k": x, "n": n} for n in range(4)],
+        lambda got: [item["k"] for item in got],
+    ),
 }
 
 
@@ -104,7 +107,7 @@ def test_an_empty_value_that_others_hold_is_marked_but_not_the_empty_tuple():
     assert got[0] is got[1] and got == [[], [], (), (), None, None]
 
 
-# ---- Dicts with the same keys ----------------------------------------------------------------------------------------
+# ---- Dicts with the same keys --------------------------------------------------------------------
 
 
 def keyed(*keys):
@@ -125,7 +128,9 @@ RECORDS = {
     "with long keys": [keyed("x" * 400, "y") for _ in range(3)],
     "with very long keys": [keyed("x" * 4000, "y") for _ in range(3)],
     "with many keys": [{f"key{n}": n for n in range(100)} for _ in range(3)],
-    "in each other": [{"a": {"a": n, "b": [{"a": 1, "b": 2}]}, "b": {"a": {}, "b": n}} for n in range(4)],
+    "in each other": [
+        {"a": {"a": n, "b": [{"a": 1, "b": 2}]}, "b": {"a": {}, "b": n}} for n in range(4)
+    ],
     "made apart": [{"".join(["ke", "y"]): n, "".join(["num", "ber"]): n} for n in range(4)],
 }
 
@@ -142,10 +147,14 @@ def test_dicts_arrive_with_their_keys_in_order_and_as_dicts_of_their_own(name):
 
 
 def test_the_keys_of_records_are_sent_once():
-    # The shape that the second dict defines refers to the key in the first one. Two texts may share a place in the
-    # table of texts, which then has the later one only (one pair in 900): not two of these pairs do.
+    # The shape that the second dict defines refers to the key in the first one. Two texts may share
+    # a place in the table of texts, which then has the later one only (one pair in 900): not two of
+    # these pairs do.
     others = [f"another long key, the {number}th" for number in range(4)]
-    frames = [(key, bytes(ringcast.pack([{"a long key": n, key: n} for n in range(100)]))) for key in others]
+    frames = [
+        (key, bytes(ringcast.pack([{"a long key": n, key: n} for n in range(100)])))
+        for key in others
+    ]
     assert [data.count(key.encode()) for key, data in frames].count(1) >= 3
     assert all(len(data) < 100 * 4 + 300 for _, data in frames)
 
@@ -153,7 +162,10 @@ def test_the_keys_of_records_are_sent_once():
 PLAIN_RECORD = {"value": 1, "text": "short", "none": None, "float": 0.5}
 LAYOUTS = {  # the value of each key, and whether the dict is one nested value
     "records": (lambda n: {**PLAIN_RECORD, "value": n}, True),
-    "records, of which later ones have more in them": (lambda n: {**PLAIN_RECORD, "value": n if n < 5 else [n]}, True),
+    "records, of which later ones have more in them": (
+        lambda n: {**PLAIN_RECORD, "value": n if n < 5 else [n]},
+        True,
+    ),
     "dicts with lists": (lambda n: {**PLAIN_RECORD, "value": [n]}, False),
     "dicts with long text": (lambda n: {**PLAIN_RECORD, "text": "x" * 1000}, False),
     "dicts with arrays": (lambda n: {"pixels": np.full(3, n)}, False),
@@ -177,13 +189,17 @@ def test_a_dict_of_records_is_one_nested_value(count, name):
     assert all(print_of(packed[key]) == print_of(value[key]) for key in value)
 
 
-# ---- Looking into a frame --------------------------------------------------------------------------------------------
+# ---- Looking into a frame ------------------------------------------------------------------------
 
 
 def test_an_item_that_refers_to_others_is_read_with_them():
     shared, array_ = [1, {"x": 2}], np.arange(9)
-    packed = ringcast.pack({"a": shared, "b": [shared, array_], "c": array_, "d": array_, "alone": [[5], [5]]})
-    assert packed["b"][0] == shared and packed["b"][1].tolist() == packed["d"].tolist() == list(range(9))
+    packed = ringcast.pack(
+        {"a": shared, "b": [shared, array_], "c": array_, "d": array_, "alone": [[5], [5]]}
+    )
+    assert packed["b"][0] == shared and packed["b"][1].tolist() == packed["d"].tolist() == list(
+        range(9)
+    )
     assert packed["a"] == shared and packed["alone"] == [[5], [5]]
     whole = ringcast.unpack(packed)
     assert whole["b"][0] is whole["a"] and whole["b"][1] is whole["c"] is whole["d"]

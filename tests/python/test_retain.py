@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader(retain=True): large arrays and tensors are not copied, and are the receiver's own all the same.
+"""Reader(retain=True): large arrays and tensors are not copied, and are the receiver's own all the
+same.
 
 All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
 
@@ -36,7 +37,17 @@ from keeping import (
 from needs import needs_torch, torch
 from peers import WATCHDOG
 from recycling import recycling
-from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
+from test_hostile_frames import (
+    BYTES,
+    DICT,
+    INT64,
+    KEYED,
+    NUMPY,
+    TENSOR,
+    entry,
+    frame_of,
+    send_frame,
+)
 
 
 @pytest.fixture
@@ -56,7 +67,7 @@ if torch:
     KINDS.append(pytest.param(tensor, id="torch"))
 both_kinds = pytest.mark.parametrize("make", KINDS)
 
-# ---- What is kept ----------------------------------------------------------------------------------------------------
+# ---- What is kept --------------------------------------------------------------------------------
 
 
 @both_kinds
@@ -83,7 +94,9 @@ class Boxed:
 
 
 @both_kinds
-@pytest.mark.parametrize("nest", [lambda value: value, lambda value: {"x": [value]}], ids=["value", "item"])
+@pytest.mark.parametrize(
+    "nest", [lambda value: value, lambda value: {"x": [value]}], ids=["value", "item"]
+)
 def test_arrays_in_what_was_pickled_are_not_copied_either(link, make, nest):
     held = []
     for number in range(1, 10):
@@ -124,13 +137,18 @@ def test_what_is_small_is_copied_also_beside_what_is_large(link):
     assert all((small == some(number, 1)[1:]).all() for number, small in held)
 
 
-OF_NUMBERS = [dtype for dtype in values.NUMPY_DTYPES if dtype[0] not in ">dl"]  # the others are pickled
+OF_NUMBERS = [
+    dtype for dtype in values.NUMPY_DTYPES if dtype[0] not in ">dl"
+]  # the others are pickled
 
 
 @pytest.mark.parametrize("dtype", OF_NUMBERS)
 @pytest.mark.parametrize("layout", ["plain", "transposed", "strided", "expanded"])
 def test_arrays_of_every_dtype_and_layout_are_the_same(link, dtype, layout):
-    sent = {"x": values.cook_array(dtype, (5, 3, 60_000), layout, 5), "none": np.empty((3, 0), dtype)}
+    sent = {
+        "x": values.cook_array(dtype, (5, 3, 60_000), layout, 5),
+        "none": np.empty((3, 0), dtype),
+    }
     if sent["x"].nbytes < MIB:
         sent["x"] = np.concatenate([sent["x"]] * 2)
     got = link(sent)
@@ -167,9 +185,13 @@ def test_a_frame_with_gaps_is_packed(pair):
     writer, reader = pair
     array = np.arange(1 << 18).reshape(512, 512)
     frame = bytes(ringcast.pack({"x": array, "y": some(1)}))
-    strided = frame.replace(struct.pack("<4q", 512, 512, 512, 1), struct.pack("<4q", 512, 256, 1, 1024))
+    strided = frame.replace(
+        struct.pack("<4q", 512, 512, 512, 1), struct.pack("<4q", 512, 256, 1, 1024)
+    )
     assert strided != frame
-    strided = strided.replace(struct.pack("<Q", 1 << 21), struct.pack("<Q", (255 * 1024 + 511 + 1) * 8), 1)
+    strided = strided.replace(
+        struct.pack("<Q", 1 << 21), struct.pack("<Q", (255 * 1024 + 511 + 1) * 8), 1
+    )
     send_frame(writer, strided)
     got = reader.recv(0)
     expected = np.lib.stride_tricks.as_strided(array, (512, 256), (8, 8192))
@@ -202,13 +224,16 @@ def test_recycling_does_not_count_it(link):
     assert (after == before) == KEEPS and len(held) == 3
 
 
-# ---- It is one's own -------------------------------------------------------------------------------------------------
+# ---- It is one's own -----------------------------------------------------------------------------
 
 
 @both_kinds
 def test_what_one_reader_writes_nobody_else_sees(pair, make):
     writer, reader = pair
-    with ringcast.Reader(writer.handle, retain=True) as other, ringcast.Reader(writer.handle) as third:
+    with (
+        ringcast.Reader(writer.handle, retain=True) as other,
+        ringcast.Reader(writer.handle) as third,
+    ):
         teach(writer, reader, other)
         third.recv(0)
         for number in range(1, 9):
@@ -253,7 +278,7 @@ def test_what_is_retained_stays_as_it_is(make):
         assert is_some(got, number)
 
 
-# ---- What looks at it ------------------------------------------------------------------------------------------------
+# ---- What looks at it ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
@@ -269,7 +294,12 @@ def test_whatever_looks_at_an_array_keeps_its_memory(look):
 def test_whatever_looks_at_a_tensor_keeps_its_memory(look):
     with keeping(16) as (writer, reader):
         link = lambda value: (writer.send(value, 0), reader.recv(0))[1]  # noqa: E731
-        check_look(link, look, torch.full((2 * MIB,), 7, dtype=torch.uint8), torch.full((2 * MIB,), 9).byte())
+        check_look(
+            link,
+            look,
+            torch.full((2 * MIB,), 7, dtype=torch.uint8),
+            torch.full((2 * MIB,), 9).byte(),
+        )
         assert is_free(reader)
 
 
@@ -287,7 +317,9 @@ def copied(array):
     """How many of its pages, by one look at all, are its own by now and not the writer's."""
     pages = array.nbytes // 4096
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-        words = np.frombuffer(os.pread(pagemap.fileno(), 8 * pages, address(array) // 4096 * 8), np.uint64)
+        words = np.frombuffer(
+            os.pread(pagemap.fileno(), 8 * pages, address(array) // 4096 * 8), np.uint64
+        )
     return int((words >> np.uint64(61) & np.uint64(5) == 4).sum())  # there, and not of a file
 
 
@@ -295,7 +327,8 @@ PAGES = 15 * MIB // 4096
 
 
 def counts_while_it_copies():
-    """What another thread counts while the reader, which need not give the GIL away, copies what it retained."""
+    """What another thread counts while the reader, which need not give the GIL away, copies what it
+    retained."""
     counts, started, stop = set(), threading.Event(), threading.Event()
 
     def count():
@@ -326,7 +359,8 @@ def counts_while_it_copies():
 @pytest.mark.skipif(not KEEPS, reason="nothing can be kept here")
 def test_other_threads_run_while_the_reader_copies_what_it_retained():
     deadline = time.monotonic() + WATCHDOG
-    # One look needs no GIL: who was about to look may see some pages. A second one does. A machine may let none run.
+    # One look needs no GIL: who was about to look may see some pages. A second one does. A machine
+    # may let none run.
     while len(counts_while_it_copies()) < 2:
         assert time.monotonic() < deadline, "the GIL is not given away while pages are copied"
 
@@ -365,7 +399,7 @@ def test_gradients_flow_through_it(link):
     assert float(got.detach().sum()) == -(1 << 19)
 
 
-# ---- Frames that are refused -----------------------------------------------------------------------------------------
+# ---- Frames that are refused ---------------------------------------------------------------------
 
 
 class Unloadable:
@@ -380,9 +414,18 @@ def damaged():
 
 
 REFUSED = {
-    "a pickle": (ringcast.PickleRefused, lambda: ringcast.pack({"x": some(1), "leaf": fractions.Fraction(1)})),
-    "a pickle, first": (ringcast.PickleRefused, lambda: ringcast.pack({"leaf": fractions.Fraction(1), "x": some(1)})),
-    "a pickle that fails": (decimal.InvalidOperation, lambda: ringcast.pack({"x": some(1), "leaf": Unloadable()})),
+    "a pickle": (
+        ringcast.PickleRefused,
+        lambda: ringcast.pack({"x": some(1), "leaf": fractions.Fraction(1)}),
+    ),
+    "a pickle, first": (
+        ringcast.PickleRefused,
+        lambda: ringcast.pack({"leaf": fractions.Fraction(1), "x": some(1)}),
+    ),
+    "a pickle that fails": (
+        decimal.InvalidOperation,
+        lambda: ringcast.pack({"x": some(1), "leaf": Unloadable()}),
+    ),
     "damage": (ringcast.ProtocolError, damaged),
 }
 
@@ -418,7 +461,9 @@ def test_no_two_arrays_share_bytes_of_a_frame(pair):
 def test_frames_with_any_bytes_changed_do_no_harm(pair):
     writer, reader = pair
     order = random.Random(8)
-    good = bytes(ringcast.pack({"x": some(1, 1), "leaf": {1, 2}, "y": some(2, 1)[:9], "z": "text" * 500}))
+    good = bytes(
+        ringcast.pack({"x": some(1, 1), "leaf": {1, 2}, "y": some(2, 1)[:9], "z": "text" * 500})
+    )
     outcomes = {True: 0, False: 0}
     for number in range(400):
         frame = bytearray(good)
@@ -440,5 +485,8 @@ def test_frames_with_any_bytes_changed_do_no_harm(pair):
 
 
 def test_retain_is_true_or_false():
-    with ringcast.Writer(1 << 16) as writer, pytest.raises(TypeError, match="retain must be True or False, not str"):
+    with (
+        ringcast.Writer(1 << 16) as writer,
+        pytest.raises(TypeError, match="retain must be True or False, not str"),
+    ):
         ringcast.Reader(writer.handle, retain="no")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Reader has kept outlives it, the writer, a fork and other threads' garbage, and holds back nobody who waits.
+"""What a Reader has kept outlives it, the writer, a fork and other threads' garbage, and holds back
+nobody who waits.
 
 All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
 
@@ -23,10 +24,11 @@ from receiving import Receiving
 
 import ringcast
 
-# ---- Whoever waits is not held back ----------------------------------------------------------------------------------
+# ---- Whoever waits is not held back --------------------------------------------------------------
 
 ROOM_MIB = 16
-# No two of them have room. Those of 3 MiB are kept, and wait for nothing but a call of the reader's.
+# No two of them have room. Those of 3 MiB are kept, and wait for nothing but a call of the
+# reader's.
 SIZES = (3, 14, 3, 14, 3, 14)
 
 
@@ -43,7 +45,9 @@ def send_others(writer):
 
 
 def are_right(held):
-    return len(held) == len(SIZES) and all(is_some(held[number], number, mib) for number, mib in enumerate(SIZES))
+    return len(held) == len(SIZES) and all(
+        is_some(held[number], number, mib) for number, mib in enumerate(SIZES)
+    )
 
 
 @contextlib.contextmanager
@@ -96,7 +100,7 @@ def test_a_task_that_waits_gives_the_writer_room(kind):
         assert are_right(held)
 
 
-# ---- It outlives -----------------------------------------------------------------------------------------------------
+# ---- It outlives ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["reader", "writer"])
@@ -186,11 +190,13 @@ def test_what_outlives_the_module_does_no_harm(module, retain):
     made = "[MODULE.zeros(1 << 18), {'a': MODULE.zeros(1 << 19)}, [MODULE.ones(1 << 18)], MODULE.ones(1 << 19)]"
     code = "import MODULE" + LIVES_ON.replace("VALUES", made)
     code = code.replace("MODULE", module).replace("RETAIN", str(retain))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=WATCHDOG, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-# ---- Threads ---------------------------------------------------------------------------------------------------------
+# ---- Threads -------------------------------------------------------------------------------------
 
 
 def test_it_may_be_dropped_in_any_thread():
@@ -219,7 +225,7 @@ def test_it_may_be_dropped_in_any_thread():
         assert wrong == [] and is_free(reader)
 
 
-# ---- Forks -----------------------------------------------------------------------------------------------------------
+# ---- Forks ---------------------------------------------------------------------------------------
 
 
 def test_parent_and_child_of_a_fork_have_values_of_their_own():
@@ -251,10 +257,12 @@ def test_parent_and_child_of_a_fork_have_values_of_their_own():
                 writer.send(some(number), 0)
                 assert is_some(reader.recv(0), number)
         assert answers == [([True, True, True, 99, 5, True], [])]
-        assert (held[4] == 17).all() and int(held[2][0]) == 99 and (held[2][1:] == some(2)[1:]).all()
+        assert (
+            (held[4] == 17).all() and int(held[2][0]) == 99 and (held[2][1:] == some(2)[1:]).all()
+        )
 
 
-# ---- Beside the other calls ------------------------------------------------------------------------------------------
+# ---- Beside the other calls ----------------------------------------------------------------------
 
 
 def test_frames_and_views_are_as_without():
@@ -265,7 +273,11 @@ def test_frames_and_views_are_as_without():
             writer.send({"x": some(number)}, 0)
             writer.send({"x": some(-number)}, 0)
             with reader.view(0) as one:  # what is kept is no lease
-                assert is_some(one["x"], number) and not is_kept(one["x"]) and not one["x"].flags.writeable
+                assert (
+                    is_some(one["x"], number)
+                    and not is_kept(one["x"])
+                    and not one["x"].flags.writeable
+                )
                 with pytest.raises(ringcast.Error, match="1 frame is held"):
                     reader.next(0)
                 del one

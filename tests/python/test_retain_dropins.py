@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the drop-ins give is not copied where that can be avoided, and stays right for as long as the caller has it.
+"""
+What the drop-ins give is not copied where that can be avoided, and stays right for as long as the
+caller has it.
 
-All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
+All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain.
+"""
 
 import gc
 import os
@@ -25,7 +28,12 @@ COUNT = 40
 
 
 def value_of(number: int) -> Dict[str, Any]:
-    return {"x": tensor(number), "n": number, "y": tensor(number + COUNT, 1), "small": torch.full((9,), number)}
+    return {
+        "x": tensor(number),
+        "n": number,
+        "y": tensor(number + COUNT, 1),
+        "small": torch.full((9,), number),
+    }
 
 
 def is_value(got: Dict[str, Any], number: int) -> bool:
@@ -52,7 +60,9 @@ def hold_all(name: str, function: str) -> bool:
         for got in values[::2]:
             got["x"].fill_(dist.get_rank())
         dist.barrier()  # nobody has gone before all have written
-        assert all(int(got["x"].max()) == int(got["x"].min()) == dist.get_rank() for got in values[::2])
+        assert all(
+            int(got["x"].max()) == int(got["x"].min()) == dist.get_rank() for got in values[::2]
+        )
         assert all(is_value(got, 2 * number + 1) for number, got in enumerate(values[1::2]))
         del values[:], got
         gc.collect()
@@ -63,10 +73,12 @@ def hold_all(name: str, function: str) -> bool:
 @pytest.mark.parametrize("way", WAYS)
 def test_all_that_was_sent_stays_right(ranks, way):
     by_rank = ranks.run(3, ranks_holding, way)
-    assert by_rank == [[rank != 1 and KEEPS and way != "share_once"] * len(by_rank[0]) for rank in range(3)]
+    assert by_rank == [
+        [rank != 1 and KEEPS and way != "share_once"] * len(by_rank[0]) for rank in range(3)
+    ]
 
 
-# ---- Step after step -------------------------------------------------------------------------------------------------
+# ---- Step after step -----------------------------------------------------------------------------
 
 
 def test_what_a_queue_gives_is_kept_step_after_step(monkeypatch):

@@ -47,7 +47,9 @@ def test_a_writer_with_another_boot_time_is_told_in_words():
     with ringcast.Writer(4096) as writer:
         reader = [*elsewhere, sys.executable, "-c", attach, writer.handle]
         outcome = subprocess.run(reader, capture_output=True, text=True)
-        assert "ProtocolError" in outcome.stderr and "time namespace" in outcome.stderr, outcome.stderr
+        assert "ProtocolError" in outcome.stderr and "time namespace" in outcome.stderr, (
+            outcome.stderr
+        )
 
 
 def test_a_ring_without_a_name_has_an_empty_one():
@@ -72,11 +74,18 @@ def test_types_are_checked():
 
 
 def test_a_tap_is_not_counted_and_loses_what_it_was_too_slow_for():
-    with ringcast.Writer(8192, 1) as writer, ringcast.Reader(writer.handle, name="rank 1") as reader:
+    with (
+        ringcast.Writer(8192, 1) as writer,
+        ringcast.Reader(writer.handle, name="rank 1") as reader,
+    ):
         with ringcast.Tap(writer.handle) as tap:
             writer.send({"step": 1})
             assert tap.recv(timeout=10) == reader.recv(timeout=10) == {"step": 1}
-            assert [peer.name for peer in writer.peers()] == [peer.name for peer in tap.peers()] == ["rank 1"]
+            assert (
+                [peer.name for peer in writer.peers()]
+                == [peer.name for peer in tap.peers()]
+                == ["rank 1"]
+            )
             for _ in range(20):  # more than the ring holds
                 writer.send_bytes(bytes(1000), timeout=0)
                 reader.recv(timeout=0)

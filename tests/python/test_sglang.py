@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.sglang as SGLang calls it, and in its place; test_all_dropins.py has what all drop-ins promise. SGLang
-itself is not installed: its modules are stubs that have its names and signatures of August 2026."""
+"""ringcast.sglang as SGLang calls it, and in its place; test_all_dropins.py has what all drop-ins
+promise. SGLang itself is not installed: its modules are stubs that have its names and signatures of
+August 2026."""
 
 import sys
 from typing import Any, List, Optional, Tuple
@@ -46,16 +47,19 @@ def some(count: int, name: str = "r") -> List[Request]:
 def group_of(*groups: List[int]) -> Tuple[Any, List[int]]:
     """This rank's group of them, all of which all ranks make; and its ranks."""
     made = [dist.new_group(members) for members in groups]
-    dist.barrier()  # who has its group and goes could else close a connection that gloo is still making
+    # who has its group and goes could else close a connection that gloo is still making
+    dist.barrier()
     (mine,) = [index for index, members in enumerate(groups) if dist.get_rank() in members]
     return made[mine], groups[mine]
 
 
-# ---- As SGLang calls broadcast_pyobj: who has what, and who gets what ------------------------------------------------
+# ---- As SGLang calls broadcast_pyobj: who has what, and who gets what ----------------------------
 
 
 def ranks_receiving_requests() -> None:
-    """request_receiver: the first rank has polled, the others have None; most polls give nothing."""
+    """
+    request_receiver: the first rank has polled, the others have None; most polls give nothing.
+    """
     rank = dist.get_rank()
     group, _ = group_of([0, 1, 2, 3])
     for count in 0, 0, 3, 0, 1, 20:
@@ -81,7 +85,10 @@ def ranks_receiving_by_parts() -> None:
 
 
 def ranks_in_a_pipeline() -> None:
-    """scheduler_pp_mixin: in each stage from its first rank, whose global rank is not its rank in the group."""
+    """
+    scheduler_pp_mixin: in each stage from its first rank, whose global rank is not its rank in the
+    group.
+    """
     rank = dist.get_rank()
     stage, members = group_of([1, 0], [3, 2])
     lengths, latencies = broadcast_pyobj([[64, 128], [0.5, 1.5]], rank, stage, src=members[0])
@@ -102,15 +109,27 @@ def ranks_of_stages() -> None:
     """multimodal_gen: None is nothing; keywords; a batch, or what went wrong with it."""
     rank = dist.get_rank()
     group, members = group_of([0, 1], [2, 3])
-    assert broadcast_pyobj(None, rank, group, src=members[0]) == (None if rank == members[0] else [])
+    assert broadcast_pyobj(None, rank, group, src=members[0]) == (
+        None if rank == members[0] else []
+    )
     objects = [{"latents": torch.ones(2, 3)}] if rank == members[0] else []
-    got = broadcast_pyobj(objects, rank=rank, dist_group=group, src=members[0], force_cpu_device=False)
+    got = broadcast_pyobj(
+        objects, rank=rank, dist_group=group, src=members[0], force_cpu_device=False
+    )
     assert_same(got[0]["latents"], torch.ones(2, 3))
-    worked, error = broadcast_pyobj([False, ValueError("no")] if rank == 0 else [], rank=rank, src=0)
+    worked, error = broadcast_pyobj(
+        [False, ValueError("no")] if rank == 0 else [], rank=rank, src=0
+    )
     assert not worked and type(error) is ValueError and str(error) == "no"
 
 
-CALLERS = [ranks_receiving_requests, ranks_receiving_by_parts, ranks_in_a_pipeline, ranks_with_a_seed, ranks_of_stages]
+CALLERS = [
+    ranks_receiving_requests,
+    ranks_receiving_by_parts,
+    ranks_in_a_pipeline,
+    ranks_with_a_seed,
+    ranks_of_stages,
+]
 
 
 @pytest.mark.parametrize("caller", CALLERS)
@@ -150,7 +169,10 @@ def test_a_wrong_rank_is_told() -> None:
     assert "one of [" in text_of(ValueError, lambda: broadcast_pyobj([], rank, group, src=other))
     if rank in (0, 2):
         # Rank 0 takes itself for rank 2, which takes it for the source.
-        text = text_of(ValueError if rank == 0 else ringcast.SendError, lambda: broadcast_pyobj([1], 2, group, src=0))
+        text = text_of(
+            ValueError if rank == 0 else ringcast.SendError,
+            lambda: broadcast_pyobj([1], 2, group, src=0),
+        )
         assert "rank=2 and src=0 here, on rank 0" in text
         assert broadcast_pyobj([rank], rank, group, src=0) == [0]
         if rank == 2:
@@ -160,7 +182,9 @@ def test_a_wrong_rank_is_told() -> None:
         alone = dist.new_group([rank], use_local_synchronization=True)
         data = [rank]
         assert broadcast_pyobj(data, rank, alone, src=rank) is data
-    assert "must be a torch.distributed.ProcessGroup" in text_of(TypeError, lambda: broadcast_pyobj([], rank, "tp"))
+    assert "must be a torch.distributed.ProcessGroup" in text_of(
+        TypeError, lambda: broadcast_pyobj([], rank, "tp")
+    )
 
 
 def test_without_a_group_it_says_what_to_call():
@@ -168,7 +192,7 @@ def test_without_a_group_it_says_what_to_call():
         broadcast_pyobj([1], 0)
 
 
-# ---- Tensor dicts ----------------------------------------------------------------------------------------------------
+# ---- Tensor dicts --------------------------------------------------------------------------------
 
 
 def tensors() -> Any:
@@ -181,12 +205,14 @@ def test_a_tensor_dict_goes_in_a_group_of_its_own() -> None:
     rank, group = dist.get_rank(), dist.new_group([1, 2])
     if rank in (1, 2):
         sent = tensors() if rank == 2 else None
-        got = broadcast_tensor_dict(sent, 1, group, dist.new_group([1, 2], use_local_synchronization=True))
+        got = broadcast_tensor_dict(
+            sent, 1, group, dist.new_group([1, 2], use_local_synchronization=True)
+        )
         assert_same(got, tensors())
         assert rank != 2 or got is sent
 
 
-# ---- In SGLang's place (test_sglang_install.py has what is put there) ------------------------------------------------
+# ---- In SGLang's place (test_sglang_install.py has what is put there) ----------------------------
 
 
 def check_mm_inputs(module: Any, rank: int) -> None:
@@ -196,13 +222,19 @@ def check_mm_inputs(module: Any, rank: int) -> None:
     try:
         inputs = scheduler._process_and_broadcast_mm_inputs(torch.arange(4))
         assert_same(inputs.mm_items, [torch.arange(4) * 2, True])
-        for raw, words in ("bad", "failed on the first rank: ValueError('not an image')"), ("too large", "lambda"):
+        for raw, words in (
+            ("bad", "failed on the first rank: ValueError('not an image')"),
+            ("too large", "lambda"),
+        ):
             error = text_of(
                 module._MultimodalInputProcessingError,
                 lambda: scheduler._process_and_broadcast_mm_inputs(raw),  # noqa: B023
             )
             assert words in error
-        assert_same(scheduler._process_and_broadcast_mm_inputs(torch.ones(2)).mm_items, [torch.ones(2) * 2, True])
+        assert_same(
+            scheduler._process_and_broadcast_mm_inputs(torch.ones(2)).mm_items,
+            [torch.ones(2) * 2, True],
+        )
         assert load("srt.managers.schedule_batch").MultimodalInputs.made == (0 if rank else 4)
         assert module.Scheduler(None)._process_and_broadcast_mm_inputs(1).mm_items == [2, True]
     finally:
@@ -213,11 +245,14 @@ def check_groups(coordinator: Any, rank: int) -> None:
     assert coordinator.broadcast_object({"of": rank}, 1) == {"of": 1}
     assert coordinator.all_gather_object([rank]) == [[0], [1], [2]]
     coordinator.barrier()
-    assert "Invalid src rank (3)" in text_of(AssertionError, lambda: coordinator.broadcast_object(1, 3))
+    assert "Invalid src rank (3)" in text_of(
+        AssertionError, lambda: coordinator.broadcast_object(1, 3)
+    )
 
 
 def check_point_to_point(rank: int) -> None:
-    """From stage to stage, as scheduler_pp_mixin does: each sends first, and the last sends to the first."""
+    """From stage to stage, as scheduler_pp_mixin does: each sends first, and the last sends to the
+    first."""
     exchange = load("srt.utils.common").point_to_point_pyobj
     world = dist.group.WORLD
     for count in 0, 2, 0, 1:
@@ -242,7 +277,9 @@ def check_names(rank: int) -> None:
     sent = (["sglang.default.0", "sglang.tp.0-2"], ["sglang.tp.1"], [])[rank]
     dist.barrier()
     found = names_of_rings()
-    assert found == sorted([*sent, f"sglang.tp.{rank}-{(rank + 1) % 3}", f"sglang.tp.{rank}.gather"]), found
+    assert found == sorted(
+        [*sent, f"sglang.tp.{rank}-{(rank + 1) % 3}", f"sglang.tp.{rank}.gather"]
+    ), found
     dist.barrier()
 
 
@@ -251,7 +288,9 @@ def ranks_installed(folder: str) -> None:
     sys.path.insert(0, folder)
     try:
         install()
-        assert load("srt.managers.scheduler_components.request_receiver").send([rank, 5], rank, None) == [0, 5]
+        assert load("srt.managers.scheduler_components.request_receiver").send(
+            [rank, 5], rank, None
+        ) == [0, 5]
         coordinator = load("srt.distributed.parallel_state").GroupCoordinator(dist.group.WORLD)
         check_groups(coordinator, rank)
         got = coordinator.broadcast_tensor_dict({"a": torch.ones(2)} if rank == 1 else None, 1)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own MessageQueue, and elastic groups: those that go on without the dead, and take ranks in again. A backend
-that is gloo under the name of SGLang's elastic one stands for it: a rank can die of it, but not come back."""
+"""
+SGLang's own MessageQueue, and elastic groups: those that go on without the dead, and take ranks in
+again. A backend that is gloo under the name of SGLang's elastic one stands for it: a rank can die
+of it, but not come back.
+"""
 
 import os
 import signal
@@ -44,7 +47,9 @@ def elastic() -> Any:
 def test_a_queue_is_made_in_a_group_and_by_a_handle() -> None:
     rank = dist.get_rank()
     for writer in 0, 2:
-        queue = MessageQueue.create_from_process_group(dist.group.WORLD, 1 << 22, 6, writer_rank=writer)
+        queue = MessageQueue.create_from_process_group(
+            dist.group.WORLD, 1 << 22, 6, writer_rank=writer
+        )
         for value in {"a": torch.arange(3)}, bytes(5 << 20), None:
             assert_same(queue.broadcast_object(value if rank == writer else None), value)
     handles: List[Any] = [None]
@@ -64,7 +69,8 @@ def test_a_queue_is_made_in_a_group_and_by_a_handle() -> None:
 
 
 def ranks_going_on() -> List[str]:
-    """All of what goes on does so without a word said in the environment; the rest is the elastic group's own."""
+    """All of what goes on does so without a word said in the environment; the rest is the elastic
+    group's own."""
     rank, group = dist.get_rank(), elastic()
     queue = MessageQueue.create_from_process_group(group, 1 << 22, 6)
     assert broadcast_pyobj([rank], rank, group) == [0]
@@ -102,7 +108,9 @@ def ranks_of_another_group() -> str:
     meet()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return text_of(ringcast.ReaderDied, lambda: [broadcast_pyobj([bytes(10_000)], rank) for _ in range(2000)])
+    return text_of(
+        ringcast.ReaderDied, lambda: [broadcast_pyobj([bytes(10_000)], rank) for _ in range(2000)]
+    )
 
 
 def test_another_group_ends_with_a_death(mortals):
@@ -121,7 +129,9 @@ def ranks_recovering(folder: str) -> None:
         for _ in range(2):
             broadcast_pyobj([rank], rank)
             broadcast_pyobj([rank], rank, group)
-            before = {end.ring for each in (dist.group.WORLD, group) for end in rings.ends(each).values()}
+            before = {
+                end.ring for each in (dist.group.WORLD, group) for end in rings.ends(each).values()
+            }
             assert len(before) == 2
             assert not elastic_ep.try_recover_ranks([], [coordinator])
             assert not any(ring.closed for ring in before)

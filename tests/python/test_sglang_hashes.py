@@ -22,7 +22,13 @@ pytestmark = pytest.mark.alike
 
 
 def item(feature: Any, **more: Any) -> Any:
-    given = dict(feature=feature, precomputed_embeddings=None, hash=None, pad_value=None, is_valid=lambda: True)
+    given = dict(
+        feature=feature,
+        precomputed_embeddings=None,
+        hash=None,
+        pad_value=None,
+        is_valid=lambda: True,
+    )
     return SimpleNamespace(**{**given, **more})
 
 
@@ -35,7 +41,8 @@ def features(count: int) -> List[Any]:
 
 
 def in_sglang(folder: str, body: Callable[[Any, List[Any]], None]) -> None:
-    """body(scheduler, the features that SGLang's own function has hashed here), with ringcast in place."""
+    """body(scheduler, the features that SGLang's own function has hashed here), with ringcast in
+    place."""
     sys.path.insert(0, folder)
     try:
         module = load(FEATURES)
@@ -62,14 +69,20 @@ def ranks_hashing_a_list(folder: str) -> None:
         for _ in range(3):
             given = features(7)
             known = item(given[6], hash=5)
-            requests = [request("a", *map(item, given[:3])), request("b"), request("c", *map(item, given[3:6]), known)]
+            requests = [
+                request("a", *map(item, given[:3])),
+                request("b"),
+                request("c", *map(item, given[3:6]), known),
+            ]
             hashed.clear()
             scheduler.process_input_requests(requests)
             assert [each.hash for one in requests for each in one.mm_inputs.mm_items] == [
                 *map(feature_hash, given[:6]),
                 5,
             ]
-            assert len(hashed) < 6 and sum_of(len(hashed)) == 6, "a feature was hashed twice, or a known one"
+            assert len(hashed) < 6 and sum_of(len(hashed)) == 6, (
+                "a feature was hashed twice, or a known one"
+            )
             assert not ahead._begun
             assert load(FEATURES).hash_feature(given[0]) == feature_hash(given[0])
             assert hashed[-1] is given[0]
@@ -96,7 +109,9 @@ def ranks_without_sharing(folder: str) -> None:
             if skips:
                 os.environ["SGLANG_MM_SKIP_COMPUTE_HASH"] = "1"
             scheduler.process_input_requests([request("a", *map(item, given))])
-            assert all(one is other for one, other in zip(hashed[-3:], given)), "SGLang's own function hashes"
+            assert all(one is other for one, other in zip(hashed[-3:], given)), (
+                "SGLang's own function hashes"
+            )
 
     original, ahead.share_hash = ahead.share_hash, fail
     try:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.sglang.install(): what is put in place of SGLang's functions, by parts, and what is left alone."""
+"""ringcast.sglang.install(): what is put in place of SGLang's functions, by parts, and what is left
+alone."""
 
 import importlib.metadata
 import sys
@@ -41,7 +42,9 @@ def stubs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     uninstall()
-    assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
+    assert not [
+        finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")
+    ]
     for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
         del sys.modules[name]
 
@@ -54,7 +57,13 @@ def in_place() -> Set[str]:
     for module, name in NAMES:
         found["requests"].add(is_ours(getattr(load(module), name)))
     for module, of, name in CLASSES:
-        part = "groups" if of == "GroupCoordinator" else "hashes" if name == "process_input_requests" else "requests"
+        part = (
+            "groups"
+            if of == "GroupCoordinator"
+            else "hashes"
+            if name == "process_input_requests"
+            else "requests"
+        )
         found[part].add(is_ours(getattr(getattr(load(module), of), name)))
     found["hashes"].add(is_ours(load(FEATURES).hash_feature))
     for name in "MessageQueue", "Handle":
@@ -96,17 +105,43 @@ def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
 @pytest.mark.parametrize(
     ("module", "text", "part"),
     [
-        ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P, "requests"),
+        (
+            "common",
+            "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P,
+            "requests",
+        ),
         ("common", "broadcast_pyobj = print\n" + P2P, "requests"),
-        ("scheduler", STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw, *more)"), "requests"),
-        ("scheduler", STUBS["srt/managers/scheduler.py"].replace("(self, recv_reqs)", "(self, *all)"), "hashes"),
+        (
+            "scheduler",
+            STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw, *more)"),
+            "requests",
+        ),
+        (
+            "scheduler",
+            STUBS["srt/managers/scheduler.py"].replace("(self, recv_reqs)", "(self, *all)"),
+            "hashes",
+        ),
         ("mm_utils", STUBS["srt/managers/mm_utils.py"].replace("(f)", "(f, seed)"), "hashes"),
-        ("parallel_state", COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)"), "groups"),
-        ("group_coordinator", COORDINATOR.replace("all_gather_object(self, obj)", "all_gather_object(me)"), "groups"),
-        ("shm_broadcast", QUEUE.replace("enqueue(self, obj)", "enqueue(self, obj, timeout)"), "queues"),
+        (
+            "parallel_state",
+            COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)"),
+            "groups",
+        ),
+        (
+            "group_coordinator",
+            COORDINATOR.replace("all_gather_object(self, obj)", "all_gather_object(me)"),
+            "groups",
+        ),
+        (
+            "shm_broadcast",
+            QUEUE.replace("enqueue(self, obj)", "enqueue(self, obj, timeout)"),
+            "queues",
+        ),
     ],
 )
-def test_another_signature_leaves_its_part_as_it_was_with_one_warning(stubs, module, text, part, when):
+def test_another_signature_leaves_its_part_as_it_was_with_one_warning(
+    stubs, module, text, part, when
+):
     write_stubs(stubs, **{module: text})
     if when == "after":
         in_place()
@@ -116,7 +151,9 @@ def test_another_signature_leaves_its_part_as_it_was_with_one_warning(stubs, mod
         assert in_place() == PARTS - {part}
         assert install()
     (warning,) = caught
-    assert f"leaves SGLang's {part} as they are" in str(warning.message) and module in str(warning.message)
+    assert f"leaves SGLang's {part} as they are" in str(warning.message) and module in str(
+        warning.message
+    )
 
 
 def test_install_is_false_where_no_part_fits(stubs):
@@ -150,7 +187,9 @@ def test_elastic_groups_that_do_not_fit_leave_all_parts_as_they_were(stubs, old,
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("strict", [False, True])
-def test_an_untested_version_runs_with_one_warning_and_strict_leaves_it_alone(stubs, monkeypatch, caplog, strict, when):
+def test_an_untested_version_runs_with_one_warning_and_strict_leaves_it_alone(
+    stubs, monkeypatch, caplog, strict, when
+):
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.5.24")
     monkeypatch.setenv("RINGCAST_SGLANG", "strict" if strict else "1")
     if when == "after":
@@ -159,7 +198,11 @@ def test_an_untested_version_runs_with_one_warning_and_strict_leaves_it_alone(st
         warnings.simplefilter("always")
         assert install() is not strict
         assert in_place() == (set() if strict else PARTS)
-    told = [record.getMessage() for record in caplog.records] if strict else [str(one.message) for one in caught]
+    told = (
+        [record.getMessage() for record in caplog.records]
+        if strict
+        else [str(one.message) for one in caught]
+    )
     (text,) = told
     assert "SGLang 0.5.24" in text and len(caught) == (not strict)
 
@@ -179,7 +222,8 @@ def test_without_sglang_it_says_what_to_install():
 
 
 @pytest.mark.parametrize(
-    ("told", "puts"), [(None, False), ("0", False), ("", False), ("1,share=local", True), ("strict", True)]
+    ("told", "puts"),
+    [(None, False), ("0", False), ("", False), ("1,share=local", True), ("strict", True)],
 )
 def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, puts):
     monkeypatch.delenv("RINGCAST_SGLANG", raising=False)

@@ -15,7 +15,17 @@ if needs.torch is None:
 import torch
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
-from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, here, slack, share_hash
+from hash_sharing import (
+    IMPATIENT,
+    PATIENT,
+    Hasher,
+    check,
+    everywhere,
+    features,
+    here,
+    slack,
+    share_hash,
+)
 from receiving import Receiving
 
 import ringcast
@@ -26,7 +36,7 @@ from ringcast.sglang import feature_hash, share_once, sharing
 pytestmark = pytest.mark.alike
 
 
-# ---- Who hashes ------------------------------------------------------------------------------------------------------
+# ---- Who hashes ----------------------------------------------------------------------------------
 
 
 def ranks_sharing() -> None:
@@ -68,13 +78,18 @@ TYPES = torch.float32, torch.int32, torch.complex64
 def test_ranks_with_features_of_another_form_get_right_hashes() -> None:
     given, rank = features(9), dist.get_rank()
     with slack(IMPATIENT):
-        for theirs in given[: 9 - rank], [feature[rank:] for feature in given], [f.to(TYPES[rank]) for f in given]:
+        for theirs in (
+            given[: 9 - rank],
+            [feature[rank:] for feature in given],
+            [f.to(TYPES[rank]) for f in given],
+        ):
             check(share_hash(theirs, how="hash", key="the same"), theirs)
 
 
 @on_ranks(2)
 def test_an_item_costs_8_bytes_however_many_there_are() -> None:
-    """The name and all else that a frame needs goes once, for all hashes that are there within a millisecond."""
+    """The name and all else that a frame needs goes once, for all hashes that are there within a
+    millisecond."""
     given, counted = [b"%d" % index for index in range(2 * sharing._MOST_KEPT)], Hasher()
     check(share_hash([b"first"], how="hash"), [b"first"])
     ranks, frames = here(), []
@@ -85,7 +100,9 @@ def test_an_item_costs_8_bytes_however_many_there_are() -> None:
             check(share_hash(given, how="hash", compute=counted), given)
     finally:
         sharing._GATHERING = before
-    assert len(counted.features) == sharing._MOST_KEPT, "a hash of another rank's part was not taken"
+    assert len(counted.features) == sharing._MOST_KEPT, (
+        "a hash of another rank's part was not taken"
+    )
     assert [len(frame) for frame in frames] == [sharing._HEAD.size + 8 * sharing._MOST_KEPT]
     dist.barrier()
 
@@ -149,7 +166,7 @@ def test_after_closing_the_ranks_make_new_rings() -> None:
         dist.barrier()
 
 
-# ---- Waiting ---------------------------------------------------------------------------------------------------------
+# ---- Waiting -------------------------------------------------------------------------------------
 
 
 async def awaited(shared: Any) -> Any:
@@ -240,7 +257,10 @@ def test_share_once_is_awaited_and_computes_in_a_thread() -> None:
     def compute(number: int) -> Any:
         if number == 3:
             raise KeyError(number)
-        return {"feature": torch.full((40_000,), float(number)), "thread": threading.current_thread().name}
+        return {
+            "feature": torch.full((40_000,), float(number)),
+            "thread": threading.current_thread().name,
+        }
 
     async def one(number: int, shared: Any) -> None:
         if number == 3:
@@ -250,14 +270,21 @@ def test_share_once_is_awaited_and_computes_in_a_thread() -> None:
             return
         value, hashes = await shared
         assert hashes["feature"] == feature_hash(value["feature"])
-        assert float(value["feature"][7]) == number and value["thread"].startswith("ringcast-compute")
+        assert float(value["feature"][7]) == number and value["thread"].startswith(
+            "ringcast-compute"
+        )
 
     async def run() -> None:
         calls = [
-            share_once(lambda number=number: compute(number), 160_000, how="share", thread=True) for number in range(8)
+            share_once(lambda number=number: compute(number), 160_000, how="share", thread=True)
+            for number in range(8)
         ]
-        await asyncio.gather(*(one(number, shared) for number, shared in reversed(list(enumerate(calls)))))
-        local = [share_once(lambda: compute(9), 160_000, how="local", thread=True) for _ in range(2)]
+        await asyncio.gather(
+            *(one(number, shared) for number, shared in reversed(list(enumerate(calls))))
+        )
+        local = [
+            share_once(lambda: compute(9), 160_000, how="local", thread=True) for _ in range(2)
+        ]
         await asyncio.gather(*(one(9, shared) for shared in local))
 
     asyncio.run(run())

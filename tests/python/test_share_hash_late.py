@@ -14,7 +14,18 @@ if needs.torch is None:
 
 import torch.distributed as dist
 from _dist import meet, on_ranks, text_of
-from hash_sharing import IMPATIENT, PATIENT, Hasher, check, everywhere, features, hashes_of, here, slack, share_hash
+from hash_sharing import (
+    IMPATIENT,
+    PATIENT,
+    Hasher,
+    check,
+    everywhere,
+    features,
+    hashes_of,
+    here,
+    slack,
+    share_hash,
+)
 
 from ringcast._group.endpoint import state_of
 from ringcast.sglang import feature_hash, sharing
@@ -22,7 +33,7 @@ from ringcast.sglang import feature_hash, sharing
 pytestmark = pytest.mark.alike
 
 
-# ---- What goes wrong -------------------------------------------------------------------------------------------------
+# ---- What goes wrong -----------------------------------------------------------------------------
 
 
 @on_ranks(2)
@@ -130,7 +141,8 @@ def test_an_error_of_hashing_is_raised_where_the_hash_is_needed() -> None:
             text_of(KeyError, shared.result)
             dist.barrier()
         else:
-            dist.barrier()  # before this rank hashes for the other, which is a way to the hash there
+            # before this rank hashes for the other, which is a way to the hash there
+            dist.barrier()
             check(shared, given)
     with slack(PATIENT):
         check(share_hash(given, how="hash"), given)
@@ -138,7 +150,9 @@ def test_an_error_of_hashing_is_raised_where_the_hash_is_needed() -> None:
 
 @on_ranks(2)
 def test_frames_of_another_form_are_dropped_and_a_wrong_hash_is_taken() -> None:
-    """What a hostile rank of the group can do: a wrong number under a right name, and nothing else."""
+    """
+    What a hostile rank of the group can do: a wrong number under a right name, and nothing else.
+    """
     given, rank = features(2), dist.get_rank()
     with slack(PATIENT):
         check(share_hash(given, how="hash"), given)
@@ -164,17 +178,20 @@ def test_frames_of_another_form_are_dropped_and_a_wrong_hash_is_taken() -> None:
     meet()
     with slack(PATIENT):
         check(share_hash(given, how="hash", compute=Hasher()), given)
-        wrong = share_hash(given, how="hash", compute=(lambda feature: 2**64 - 1) if rank else Hasher())
+        wrong = share_hash(
+            given, how="hash", compute=(lambda feature: 2**64 - 1) if rank else Hasher()
+        )
         hashes = hashes_of(wrong, given)
         assert hashes.count(2**64 - 1) == 1
     with slack(PATIENT if rank else IMPATIENT):
         beyond = share_hash(given, how="hash", compute=lambda feature: 2**64 if rank else 7)
         hashes = hashes_of(beyond, given)
-        # No 64-bit number: it is not sent. Rank 1 hashes all by itself if it hears nothing from the impatient rank 0.
+        # No 64-bit number: it is not sent. Rank 1 hashes all by itself if it hears nothing from the
+        # impatient rank 0.
         assert hashes == [7, 7] if rank == 0 else 2**64 in hashes and set(hashes) <= {7, 2**64}
 
 
-# ---- What is decided -------------------------------------------------------------------------------------------------
+# ---- What is decided -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("told", "each"), [("local", 4), ("hash", 2)])

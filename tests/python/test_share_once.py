@@ -47,13 +47,16 @@ def mm_inputs(seed: int) -> Any:
 def check(got: Any, seed: int) -> None:
     """Tensors with a hash arrive in C order; the rank that computed has its own."""
     value, hashes = got
-    given, wanted = ({**one, "parts": [part.contiguous() for part in one["parts"]]} for one in (value, mm_inputs(seed)))
+    given, wanted = (
+        {**one, "parts": [part.contiguous() for part in one["parts"]]}
+        for one in (value, mm_inputs(seed))
+    )
     assert_same(given, wanted)
     parts = [hash_of(part) for part in value["parts"]]
     assert hashes == {"feature": hash_of(value["feature"]), "parts": parts}
 
 
-# ---- What arrives ----------------------------------------------------------------------------------------------------
+# ---- What arrives --------------------------------------------------------------------------------
 
 
 def ranks_each_in_turn() -> None:
@@ -64,7 +67,9 @@ def ranks_each_in_turn() -> None:
         computed.append(seed)
         return mm_inputs(seed)
 
-    shared = [share_once(lambda seed=seed: compute(seed), 20_000, how="share") for seed in range(10)]
+    shared = [
+        share_once(lambda seed=seed: compute(seed), 20_000, how="share") for seed in range(10)
+    ]
     assert [one.source for one in shared] == [seed % size for seed in range(10)]
     assert computed == list(range(rank, 10, size))
     for seed, one in reversed(list(enumerate(shared))):  # in any order, and again
@@ -108,10 +113,14 @@ def test_the_hashes_of_items_come_in_their_order() -> None:
 def test_a_source_is_a_rank_in_the_group() -> None:
     group = dist.new_group([1, 3])
     if dist.get_rank() not in (1, 3):
-        assert "is not in the group" in text_of(ValueError, lambda: share_once(list, 1, group=group))
+        assert "is not in the group" in text_of(
+            ValueError, lambda: share_once(list, 1, group=group)
+        )
         return
     for seed in range(4):
-        shared = share_once(lambda seed=seed: mm_inputs(seed), 20_000, group=group, how="share", src=seed % 2)
+        shared = share_once(
+            lambda seed=seed: mm_inputs(seed), 20_000, group=group, how="share", src=seed % 2
+        )
         assert shared.source == seed % 2
         check(shared.result(), seed)
 
@@ -120,7 +129,10 @@ def test_a_source_is_a_rank_in_the_group() -> None:
 def test_who_computes_goes_on_although_nobody_has_come_to_receive() -> None:
     check(share_once(lambda: mm_inputs(0), 20_000, src=0, how="share").result(), 0)
     if dist.get_rank() == 0:
-        mine = [share_once(lambda seed=seed: mm_inputs(seed), 20_000, src=0, how="share") for seed in range(64)]
+        mine = [
+            share_once(lambda seed=seed: mm_inputs(seed), 20_000, src=0, how="share")
+            for seed in range(64)
+        ]
         assert all(one.done() for one in mine)
     dist.barrier()  # who waited for the others would not come here
     if dist.get_rank() != 0:
@@ -132,9 +144,14 @@ def test_who_computes_goes_on_although_nobody_has_come_to_receive() -> None:
 
 
 def ranks_in_little_memory(calls: int) -> None:
-    """Each ring holds one value: all are blocked in sending, and wait for each other, unless they take in meanwhile."""
+    """
+    Each ring holds one value: all are blocked in sending, and wait for each other, unless they take
+    in meanwhile.
+    """
     os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(1 << 17), "0"
-    shared = [share_once(lambda seed=seed: mm_inputs(seed), 60_000, how="share") for seed in range(calls)]
+    shared = [
+        share_once(lambda seed=seed: mm_inputs(seed), 60_000, how="share") for seed in range(calls)
+    ]
     for seed, one in enumerate(shared):
         check(one.result(), seed)
 
@@ -165,7 +182,8 @@ def test_a_wait_for_room_ends_in_time_and_has_lost_nothing() -> None:
     if dist.get_rank() != 0:
         dist.barrier()
     calls = [
-        share_once(lambda seed=seed: mm_inputs(seed), 60_000, src=0, how="share", thread=True) for seed in range(8)
+        share_once(lambda seed=seed: mm_inputs(seed), 60_000, src=0, how="share", thread=True)
+        for seed in range(8)
     ]
     if dist.get_rank() == 0:
         sharing.in_thread(int).result()  # all are computed
@@ -193,7 +211,7 @@ def test_a_second_thread_that_takes_in_is_told_and_loses_nothing() -> None:
         check(share_once(lambda: mm_inputs(1), 20_000, src=1, how="share").result(), 1)
 
 
-# ---- What goes wrong -------------------------------------------------------------------------------------------------
+# ---- What goes wrong -----------------------------------------------------------------------------
 
 
 @on_ranks(3)
@@ -206,7 +224,10 @@ def test_what_compute_raises_is_raised_on_all_ranks_and_the_next_call_works() ->
     def cannot_be_sent() -> Any:
         return {"feature": feature(1), "later": lambda: None}
 
-    for compute, error, text in (fail, KeyError, "no such image"), (cannot_be_sent, Exception, "lambda"):
+    for compute, error, text in (
+        (fail, KeyError, "no such image"),
+        (cannot_be_sent, Exception, "lambda"),
+    ):
         shared = share_once(compute, 20_000, src=1, how="share")
         behind = share_once(lambda: mm_inputs(5), 20_000, src=1, how="share")
         if rank == 1:
@@ -221,7 +242,9 @@ def test_what_compute_raises_is_raised_on_all_ranks_and_the_next_call_works() ->
     assert length_of_traceback(shared) == length_of_traceback(shared)
     with pytest.raises(KeyError) as raised:
         shared.result()
-    assert any(frame.f_code is fail.__code__ for frame, _ in traceback.walk_tb(raised.value.__traceback__))
+    assert any(
+        frame.f_code is fail.__code__ for frame, _ in traceback.walk_tb(raised.value.__traceback__)
+    )
 
 
 def room_for(value: Any) -> int:
@@ -237,7 +260,9 @@ def room_for(value: Any) -> int:
 
 @on_ranks(2)
 def test_who_has_no_room_for_an_error_takes_in_what_the_others_sent() -> None:
-    """Rank 0 has no room for the error, and rank 1 none for its values, until rank 0 takes them in."""
+    """
+    Rank 0 has no room for the error, and rank 1 none for its values, until rank 0 takes them in.
+    """
     os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(1 << 16), "0"
 
     def call(src: int, value: Any) -> Any:
@@ -334,10 +359,14 @@ def test_bad_arguments_are_refused_on_each_rank() -> None:
         (TypeError, dict(nbytes=1, group="world")),
     ]:
         text_of(error, lambda: share_once(list, **arguments))  # noqa: B023
-    assert "nbytes must be an int, not str: '10'" in text_of(TypeError, lambda: share_once(list, "10"))
+    assert "nbytes must be an int, not str: '10'" in text_of(
+        TypeError, lambda: share_once(list, "10")
+    )
     assert "compute must be a function" in text_of(TypeError, lambda: share_once([1], 10))
     os.environ["RINGCAST_SGLANG"] = "1,share=never"
-    assert "share=local|hash" in text_of(ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1])))
+    assert "share=local|hash" in text_of(
+        ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1]))
+    )
     del os.environ["RINGCAST_SGLANG"]
     check(share_once(lambda: mm_inputs(3), 1, how="share").result(), 3)
 
@@ -348,7 +377,7 @@ def length_of_traceback(shared: Any) -> int:
     return len(list(traceback.walk_tb(raised.value.__traceback__)))
 
 
-# ---- When it pays ----------------------------------------------------------------------------------------------------
+# ---- When it pays --------------------------------------------------------------------------------
 
 # Seconds a byte: what 10 MB take is 6, 0.4 and 0.6 ms.
 RATES = advise.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11)
@@ -413,7 +442,9 @@ def ranks_deciding(told: str) -> Any:
     os.environ["RINGCAST_SGLANG"] = told if dist.get_rank() == 0 else "0,share=local"
     original, advise.measure = advise.measure, lambda: RATES if dist.get_rank() == 0 else None
     try:
-        found = [share_once(lambda: 1, nbytes).source for nbytes in (10_000, 10_000_000, 0, 10_000_000)]
+        found = [
+            share_once(lambda: 1, nbytes).source for nbytes in (10_000, 10_000_000, 0, 10_000_000)
+        ]
         assert share_once(lambda: 1, 0, how="share").source is not None
         assert share_once(lambda: 1, 10_000_000, how="local").source is None
         return found
@@ -421,18 +452,23 @@ def ranks_deciding(told: str) -> Any:
         advise.measure = original
 
 
-@pytest.mark.parametrize(("told", "sources"), [("1", [None, 0, None, 1]), ("0,share=local", [None] * 4)])
+@pytest.mark.parametrize(
+    ("told", "sources"), [("1", [None, 0, None, 1]), ("0,share=local", [None] * 4)]
+)
 def test_all_ranks_decide_as_the_first_one_has_measured(ranks, told, sources):
     assert ranks.run(3, ranks_deciding, told) == [sources] * 3
 
 
-# ---- Hashes ----------------------------------------------------------------------------------------------------------
+# ---- Hashes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("thread", [False, True])
 @pytest.mark.parametrize(
     "inside",
-    [lambda: share_once(lambda: 1, 1, thread=True).result(), lambda: share_hash([b"x"], key="inside").result()],
+    [
+        lambda: share_once(lambda: 1, 1, thread=True).result(),
+        lambda: share_hash([b"x"], key="inside").result(),
+    ],
 )
 def test_who_shares_inside_what_one_rank_computes_is_told(inside, thread):
     with pytest.raises(RuntimeError, match="inside"):
@@ -456,9 +492,15 @@ def test_feature_hash_is_that_of_the_bytes():
     joined = hash_of(torch.cat([tensor.flatten(), feature(4)]))
     assert feature_hash(tensor) == feature_hash(tensor.numpy()) == hash_of(tensor)
     assert feature_hash(tensor.T) == hash_of(tensor.T) != hash_of(tensor)
-    assert feature_hash([tensor, feature(4)]) == feature_hash([[tensor], [feature(4).numpy()]]) == joined
+    assert (
+        feature_hash([tensor, feature(4)])
+        == feature_hash([[tensor], [feature(4).numpy()]])
+        == joined
+    )
     assert feature_hash(tensor.numpy().tobytes()) == hash_of(tensor)
-    assert feature_hash(tensor.to(torch.bfloat16)) == hash_of(tensor.to(torch.bfloat16).view(torch.int16))
+    assert feature_hash(tensor.to(torch.bfloat16)) == hash_of(
+        tensor.to(torch.bfloat16).view(torch.int16)
+    )
     for wrong in "text", None, torch.empty(3, device="meta"):
         with pytest.raises(TypeError, match="feature_hash takes"):
             feature_hash(wrong)
@@ -467,7 +509,9 @@ def test_feature_hash_is_that_of_the_bytes():
 @on_ranks(2)
 def test_the_task_of_the_next_value_looks_again_after_a_value_was_taken() -> None:
     """The look that took the value may have lowered the descriptor by which the next task waits."""
-    shared = [share_once(lambda: {"x": 1}, 1 << 20, src=0, hash=None, how="share") for _ in range(2)]
+    shared = [
+        share_once(lambda: {"x": 1}, 1 << 20, src=0, hash=None, how="share") for _ in range(2)
+    ]
     dist.barrier()
     woken: List[int] = []
     shared[1]._wakers.append(lambda: woken.append(1))

@@ -31,11 +31,14 @@ def default_group(name: str, rank: int, size: int) -> None:
 
 
 def side_group(name: str, rank: int, is_known: bool = True) -> Any:
-    """As trainers make one to their rollout workers, or vLLM's stateless_init_torch_distributed_process_group."""
+    """As trainers make one to their rollout workers, or vLLM's
+    stateless_init_torch_distributed_process_group."""
     store = dist.PrefixStore("side", dist.FileStore(name, SIZE))
     timeout = datetime.timedelta(seconds=_dist.JOB_SECONDS)
     backend = distributed_c10d.Backend("gloo")
-    group = distributed_c10d._new_process_group_helper(SIZE, rank, [], backend, store, "side", timeout=timeout)[0]
+    group = distributed_c10d._new_process_group_helper(
+        SIZE, rank, [], backend, store, "side", timeout=timeout
+    )[0]
     if is_known:
         distributed_c10d._world.pg_group_ranks[group] = {each: each for each in range(SIZE)}
     return group
@@ -52,7 +55,11 @@ def group_of_kind(kind: str, store: str, rank: int) -> Any:
     if kind == "larger than the default group":
         default_group(f"{store}.alone{rank}", 0, 1)
     elif kind == "of a trainer and its workers":
-        default_group(f"{store}.{'trainer' if rank == 0 else 'workers'}", max(0, rank - 1), 1 if rank == 0 else 2)
+        default_group(
+            f"{store}.{'trainer' if rank == 0 else 'workers'}",
+            max(0, rank - 1),
+            1 if rank == 0 else 2,
+        )
     return side_group(f"{store}.side", rank, kind != "unknown to torch")
 
 
@@ -67,7 +74,9 @@ KINDS = (
 
 
 def queued(value: Any, src: int, group: Any) -> Any:
-    return MessageQueue.create_from_process_group(group, 1 << 16, 4, writer_rank=src).broadcast_object(value)
+    return MessageQueue.create_from_process_group(
+        group, 1 << 16, 4, writer_rank=src
+    ).broadcast_object(value)
 
 
 def sent(value: Any, src: int, group: Any) -> Any:
@@ -90,7 +99,9 @@ def point_to_point(value: Any, src: int, group: Any) -> Any:
 
 def by_global_rank(value: Any, src: int, group: Any) -> Any:
     ranks = Group(group)
-    return pyobj.broadcast_pyobj([value], ranks.ranks[ranks.rank_in_group], group, ranks.ranks[src])[0]
+    return pyobj.broadcast_pyobj(
+        [value], ranks.ranks[ranks.rank_in_group], group, ranks.ranks[src]
+    )[0]
 
 
 def gathered(value: Any, src: int, group: Any) -> Any:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscribers of spans: when they get them, and that none harms a call, another subscriber, or a forked child."""
+"""Subscribers of spans: when they get them, and that none harms a call, another subscriber, or a
+forked child."""
 
 import contextlib
 import os

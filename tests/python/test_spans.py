@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans: each way of sending and receiving records its call and phases; without a subscriber nothing is recorded."""
+"""
+Spans: each way of sending and receiving records its call and phases; without a subscriber nothing
+is recorded.
+"""
 
 import asyncio
 import os
@@ -23,7 +26,7 @@ def token(handle):
     return int(handle[-32:-16], 16)
 
 
-# ---- Ways ------------------------------------------------------------------------------------------------------------
+# ---- Ways ----------------------------------------------------------------------------------------
 
 
 def test_a_value_has_all_phases_and_both_sides_name_the_same_frame(ring):
@@ -47,7 +50,11 @@ def test_a_value_has_all_phases_and_both_sides_name_the_same_frame(ring):
 
 def pair(sending, receiving):
     """A ring of 1 MiB; both calls; their spans."""
-    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, leases=4) as reader, recorded() as spans:
+    with (
+        ringcast.Writer(1 << 20) as writer,
+        ringcast.Reader(writer.handle, leases=4) as reader,
+        recorded() as spans,
+    ):
         sending(writer)
         receiving(reader)
     return spans
@@ -63,7 +70,9 @@ def seen(reader):
         pass
 
 
-@pytest.mark.parametrize("receive", [lambda r: r.recv(), lambda r: r.recv_tagged(), next, released, seen])
+@pytest.mark.parametrize(
+    "receive", [lambda r: r.recv(), lambda r: r.recv_tagged(), next, released, seen]
+)
 def test_each_way_to_receive_one_frame(receive):
     spans = pair(lambda writer: writer.send([1, 2]), receive)
     check(spans)
@@ -71,7 +80,9 @@ def test_each_way_to_receive_one_frame(receive):
     assert {(span.position, span.bytes) for span in spans} == {(0, spans[0].bytes)}
 
 
-@pytest.mark.parametrize("data", [b"x" * 100, bytearray(100), memoryview(bytes(200))[::2], b"y" * 100_000])
+@pytest.mark.parametrize(
+    "data", [b"x" * 100, bytearray(100), memoryview(bytes(200))[::2], b"y" * 100_000]
+)
 def test_bytes_are_copied_and_not_encoded(data):
     spans = pair(lambda writer: writer.send_bytes(data), lambda reader: reader.recv())
     check(spans)
@@ -133,28 +144,46 @@ def test_a_frame_written_in_place():
 
     spans = pair(send, lambda reader: (reader.recv(), reader.recv()))
     # The room is one call, the commit another.
-    assert spans.kinds() == ["wait_room", "publish", "send", *SENT[:4], "publish", "send"] + 2 * RECEIVED
+    assert (
+        spans.kinds()
+        == ["wait_room", "publish", "send", *SENT[:4], "publish", "send"] + 2 * RECEIVED
+    )
     first, second = spans.of("recv")
-    assert [span.position for span in spans] == [first.position] * 3 + [second.position] * 6 + [0] * 3 + [
-        second.position
-    ] * 3
+    assert [span.position for span in spans] == [first.position] * 3 + [second.position] * 6 + [
+        0
+    ] * 3 + [second.position] * 3
     assert spans[0].bytes == first.bytes == 100
 
 
 BATCHES = {
     "bytes": [b"x" * size for size in (0, 1, 8, 9, 100, 1000, 1024)] * 7,
-    "mixed": [b"a", b"b" * 30, {"k": 2}, b"d", b"e" * 2000, b"f", None, b"g" * 20_000, *[b"h" * 900] * 20],
+    "mixed": [
+        b"a",
+        b"b" * 30,
+        {"k": 2},
+        b"d",
+        b"e" * 2000,
+        b"f",
+        None,
+        b"g" * 20_000,
+        *[b"h" * 900] * 20,
+    ],
     "values": [1, "two", [3], np.arange(2000)],
     "long": [b"z" * 40] * 700,
 }
 
 
 @pytest.mark.parametrize("receive", ["recv", "recv_many"])
-@pytest.mark.parametrize("options", [{"capacity": 1 << 20}, {"capacity": 1 << 17}, {"ahead": 1000}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"capacity": 1 << 20}, {"capacity": 1 << 17}, {"ahead": 1000}], ids=str
+)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_a_batch_is_one_publish_at_its_first_frame(batch, options, receive):
     values, received = BATCHES[batch], []
-    with ringcast.Writer(**{"capacity": 1 << 20, **options}) as writer, ringcast.Reader(writer.handle) as reader:
+    with (
+        ringcast.Writer(**{"capacity": 1 << 20, **options}) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
         with recorded() as spans:
             writer.send(0)
             writer.send_many(values)
@@ -167,9 +196,15 @@ def test_a_batch_is_one_publish_at_its_first_frame(batch, options, receive):
     assert send.position == sent[0].position and send.bytes == sum(span.bytes for span in decoded)
     # The frames of a batch are alone, or packed with the first message 16 bytes on.
     starts = [span.position - span.position % 128 for span in decoded]
-    assert decoded[0].position - starts[0] in (0, 16) and {span.position for span in sent} <= set(starts)
+    assert decoded[0].position - starts[0] in (0, 16) and {span.position for span in sent} <= set(
+        starts
+    )
     assert sent[0].position == starts[0]
-    assert len(spans.of("recv")) == len(values) + 1 if receive == "recv" else len(spans.of("recv")) < len(values)
+    assert (
+        len(spans.of("recv")) == len(values) + 1
+        if receive == "recv"
+        else len(spans.of("recv")) < len(values)
+    )
 
 
 def test_tasks_of_an_event_loop_record_what_they_get_and_not_their_tries(ring):
@@ -216,10 +251,12 @@ def test_a_task_that_waits_for_room(ring):
         count = asyncio.run(main())
     check(spans)
     assert len(spans.of("send")) == len(spans.of("recv")) == count
-    assert [span.position for span in spans.of("send")] == [span.position for span in spans.of("recv")]
+    assert [span.position for span in spans.of("send")] == [
+        span.position for span in spans.of("recv")
+    ]
 
 
-# ---- Nothing ---------------------------------------------------------------------------------------------------------
+# ---- Nothing -------------------------------------------------------------------------------------
 
 
 def test_a_try_that_gives_nothing_is_no_span_and_a_wait_is_one(ring):
@@ -234,7 +271,10 @@ def test_a_try_that_gives_nothing_is_no_span_and_a_wait_is_one(ring):
             except TimeoutError:
                 break
         tries = len(spans)
-        for call in (lambda: writer.send_bytes(b"x" * 100_000, 0), lambda: writer.reserve(100_000, 0)):
+        for call in (
+            lambda: writer.send_bytes(b"x" * 100_000, 0),
+            lambda: writer.reserve(100_000, 0),
+        ):
             with pytest.raises(TimeoutError):
                 call()
         _spans.flush()
@@ -285,7 +325,11 @@ def test_the_wait_for_a_frame_is_the_waits_and_not_the_decoding(ring):
 
 def test_the_wait_for_room_of_a_batch():
     received = []
-    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reader, recorded() as spans:
+    with (
+        ringcast.Writer(1 << 16) as writer,
+        ringcast.Reader(writer.handle) as reader,
+        recorded() as spans,
+    ):
 
         def receive():
             until(lambda: reader.lag > writer.capacity - (1 << 14))
@@ -316,8 +360,12 @@ assert not {"ringcast._spans", "ringcast.trace", "multiprocessing", "json"} & se
 
 @pytest.mark.uncounted  # coverage.py imports what the test looks for
 def test_nothing_is_imported_or_recorded_while_off(ring):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
-    result = subprocess.run([sys.executable, "-c", OFF], env=environment, capture_output=True, text=True, timeout=60)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", OFF], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert result.returncode == 0, result.stderr
     writer, reader = ring
     writer.send(1)
@@ -327,7 +375,7 @@ def test_nothing_is_imported_or_recorded_while_off(ring):
     assert spans == []
 
 
-# ---- Two processes --------------------------------------------------------------------------------------------------
+# ---- Two processes -------------------------------------------------------------------------------
 
 
 def send_and_tell(state, count):

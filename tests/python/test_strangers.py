@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leg between machines when somebody comes without the secret: nothing of him is kept, and he is sent away."""
+"""
+The leg between machines when somebody comes without the secret: nothing of him is kept, and he is
+sent away.
+"""
 
 import contextlib
 import os
@@ -37,7 +40,9 @@ def leg(request, legs, monkeypatch):
         os.chmod(folder, 0o755)
         before = os.umask(0)
         try:
-            yield legs(1, ip=f"ipc://{folder}/relay" if request.param == "path" else uplinks.LOOPBACK)
+            yield legs(
+                1, ip=f"ipc://{folder}/relay" if request.param == "path" else uplinks.LOOPBACK
+            )
         finally:
             os.umask(before)
 
@@ -70,7 +75,9 @@ A_PART = b"\x03" + struct.pack(">Q", 65000) + bytes(65000)
 HELLO = b"\x05HELLO\x08ringcast\x20" + b"0" * 32
 NONSENSE = {
     "noise": [bytes(range(256)) * 256],
-    "no mechanism, and parts without an end": [a_greeting(b"NULL") + b"\x04" + bytes([len(READY)]) + READY]
+    "no mechanism, and parts without an end": [
+        a_greeting(b"NULL") + b"\x04" + bytes([len(READY)]) + READY
+    ]
     + [A_PART] * 100,
     "a password that is wrong": [a_greeting(b"PLAIN") + b"\x04" + bytes([len(HELLO)]) + HELLO],
     "parts in place of a password": [a_greeting(b"PLAIN")] + [A_PART] * 100,
@@ -97,7 +104,9 @@ def test_a_reader_with_a_wrong_secret_is_refused(leg):
         ReaderLink(str(address._replace(secret=wrong)), False, 1)
 
 
-def test_strangers_that_say_nothing_take_only_so_many_descriptors_and_only_for_a_time(legs, monkeypatch):
+def test_strangers_that_say_nothing_take_only_so_many_descriptors_and_only_for_a_time(
+    legs, monkeypatch
+):
     monkeypatch.setattr(zmq_hub, "_STRANGER_SECONDS", 4.0)
     leg = legs(2)
     first = leg.downlink(3)
@@ -123,7 +132,9 @@ def many_descriptors():
 
 def connect_soon(leg):
     port = int(zmq_transport.parse_address(leg.uplink.address).endpoint.rpartition(":")[2])
-    stranger = socket.create_connection((uplinks.LOOPBACK, port), 1.5)  # TCP's next try is after 1 s: no full backlog
+    stranger = socket.create_connection(
+        (uplinks.LOOPBACK, port), 1.5
+    )  # TCP's next try is after 1 s: no full backlog
     stranger.settimeout(WATCHDOG)
     return stranger
 
@@ -132,7 +143,10 @@ def connect_soon(leg):
 @pytest.mark.parametrize("mode", [None, 0o666])
 @pytest.mark.parametrize("leg", ["path"], indirect=True)
 def test_another_user_does_not_come_in_by_the_path(leg, mode):
-    """mode: None: as made; else somebody has opened the path to all, and the kernel's word on the user counts."""
+    """
+    mode: None: as made; else somebody has opened the path to all, and the kernel's word on the user
+    counts.
+    """
     path = zmq_transport.parse_address(leg.uplink.address).endpoint[len("ipc://") :]
     if mode is None:
         assert os.stat(path).st_mode & 0o777 == 0o600

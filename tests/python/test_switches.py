@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RINGCAST_DISABLE, by what the process does: each thing that it names is not used. The suite is run again under each
-name: this shows that such a run does force what it says."""
+"""
+RINGCAST_DISABLE, by what the process does: each thing that it names is not used. The suite is run
+again under each name: this shows that such a run does force what it says.
+"""
 
 import contextlib
 import os
@@ -69,7 +71,10 @@ def test_a_descriptor_is_served_by_a_thread_where_io_uring_is_switched_off(ring)
     reader.fileno()
     threads = set()
     for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as name:  # one may end
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/self/task/{task}/comm") as name,
+        ):  # one may end
             threads.add(name.read().strip())
     rings = [number for number in os.listdir("/proc/self/fd") if "io_uring" in read_link(number)]
     assert ("ringcast-poller" in threads) == (not rings)

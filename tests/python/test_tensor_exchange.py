@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack's exchange API: which one is used, what becomes of tensors where it fails, and modes of torch."""
+"""DLPack's exchange API: which one is used, what becomes of tensors where it fails, and modes of
+torch."""
 
 import collections
 import contextlib
@@ -78,8 +79,14 @@ def test_no_mode_of_torch_comes_between(link, mode, wrap):
         before = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
         link.writer.send(wrap(sent), 0)
         got = dict(link.reader.recv(0))
-        assert before == (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack())
-    values.assert_same({name: got[name] for name in IN_A_MODE}, {**IN_A_MODE, "conjugate": CONJUGATE.resolve_conj()})
+        assert before == (
+            torch._C._len_torch_dispatch_stack(),
+            torch._C._len_torch_function_stack(),
+        )
+    values.assert_same(
+        {name: got[name] for name in IN_A_MODE},
+        {**IN_A_MODE, "conjugate": CONJUGATE.resolve_conj()},
+    )
     for name, tensor in BY_TORCH.items():
         assert got[name].is_cpu and repr(got[name]) == repr(tensor)
 
@@ -94,7 +101,7 @@ def test_an_error_in_a_mode_leaves_the_mode_in_force(link):
         assert type(torch.ones(2)) is not torch.Tensor
 
 
-# ---- Another API, or one that fails --------------------------------------------------------------------------------
+# ---- Another API, or one that fails --------------------------------------------------------------
 
 
 class Tensor(ctypes.Structure):
@@ -137,9 +144,9 @@ DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
-new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
+new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
 ADDRESS = pointer_of(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
 ALIVE = [b"dlpack_exchange_api", b"another"]  # for as long as the capsules
 
@@ -153,7 +160,11 @@ def linked_with(monkeypatch, table, name=0):
     """With a torch that offers this table."""
     ALIVE.append(table)
     with monkeypatch.context() as patch:
-        capsule = table if isinstance(table, int) else new_capsule(ctypes.addressof(table), ALIVE[name], None)
+        capsule = (
+            table
+            if isinstance(table, int)
+            else new_capsule(ctypes.addressof(table), ALIVE[name], None)
+        )
         patch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule)
         with linked() as link:
             yield link
@@ -206,7 +217,8 @@ def address(function):
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-# A function of two pointers that raises ValueError, gives -1, and touches neither: the first is no capsule.
+# A function of two pointers that raises ValueError, gives -1, and touches neither: the first is no
+# capsule.
 REFUSE = address(ctypes.pythonapi.PyCapsule_SetContext)
 
 
@@ -250,7 +262,9 @@ def test_a_large_tensor_is_torchs_own_if_this_way_fails(monkeypatch, name):
     with linked_with(monkeypatch, table) as link:
         for _ in range(3):
             got = link({"t": torch.arange(float(size)), "u": torch.arange(size)})
-            assert torch.equal(got["t"], torch.arange(float(size))) and torch.equal(got["u"], torch.arange(size))
+            assert torch.equal(got["t"], torch.arange(float(size))) and torch.equal(
+                got["u"], torch.arange(size)
+            )
             got["t"][0] = 5
             assert got["t"].untyped_storage().resizable()
         assert got["u"].untyped_storage().resizable() == (name != "refuses floats")
@@ -295,7 +309,8 @@ def test_a_description_without_its_dimensions_is_none(monkeypatch, change):
         assert link(torch.arange(6).reshape(2, 3).T).tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-# Shape and strides of a tensor of 8 bytes each, of which int64 can't count all steps, elements or bytes.
+# Shape and strides of a tensor of 8 bytes each, of which int64 can't count all steps, elements or
+# bytes.
 BEYOND = {
     "a step": ((2, 3), (1 << 61, 3)),
     "a step back": ((2, 3), (-(1 << 61), 3)),
@@ -319,7 +334,10 @@ def test_a_description_whose_extent_overflows_is_refused(monkeypatch, shape, str
     ALIVE.append(describe)
     table.describe = address(describe)
     with linked_with(monkeypatch, table) as link:
-        for value in (torch.zeros(2, 3, dtype=torch.int64), {"t": [torch.zeros(2, 3, dtype=torch.int64)]}):
+        for value in (
+            torch.zeros(2, 3, dtype=torch.int64),
+            {"t": [torch.zeros(2, 3, dtype=torch.int64)]},
+        ):
             with pytest.raises(ringcast.Error):
                 link.writer.send(value, 0)
         link.writer.send(7, 0)

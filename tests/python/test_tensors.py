@@ -55,7 +55,10 @@ def test_elements_of_bits_are_sent_as_torch_has_them(link):
     for each in (got["t"], got["in"][0]):
         assert each.dtype is torch.uint4
         assert each.stride() == (1, 4)
-        assert each.view(torch.uint8).tolist() == torch.arange(16, dtype=torch.uint8).reshape(4, 4).T.tolist()
+        assert (
+            each.view(torch.uint8).tolist()
+            == torch.arange(16, dtype=torch.uint8).reshape(4, 4).T.tolist()
+        )
 
 
 @needs_bits
@@ -172,7 +175,8 @@ def watched(count):
 
 
 class Replaces:
-    """Gives a tensor other memory while it is pickled itself, and notes whether the old memory is still there."""
+    """Gives a tensor other memory while it is pickled itself, and notes whether the old memory is
+    still there."""
 
     def __init__(self, tensor, memory, replace):
         self.do, self.is_there = lambda: replace(tensor), lambda: memory() is not None
@@ -192,13 +196,19 @@ REPLACE = [by_data, lambda tensor: tensor.set_(torch.zeros(1, dtype=torch.int32)
 
 
 @pytest.mark.parametrize("replace", REPLACE, ids=["data", "set_"])
-@pytest.mark.parametrize("place", [lambda tensor: tensor, lambda tensor: [tensor]], ids=["item", "nested"])
-def test_a_tensor_that_gets_other_memory_while_the_rest_is_measured_is_sent_as_it_was(link, place, replace):
+@pytest.mark.parametrize(
+    "place", [lambda tensor: tensor, lambda tensor: [tensor]], ids=["item", "nested"]
+)
+def test_a_tensor_that_gets_other_memory_while_the_rest_is_measured_is_sent_as_it_was(
+    link, place, replace
+):
     tensor, memory = watched(1000)
     rest = Replaces(tensor, memory, replace)
     link.writer.send({"t": place(tensor), "rest": rest}, 0)
     assert rest.was_there and memory() is None and tensor.tolist() == [0]
-    values.assert_same(link.reader.recv(0), {"t": place(torch.arange(1000, dtype=torch.int32)), "rest": 0})
+    values.assert_same(
+        link.reader.recv(0), {"t": place(torch.arange(1000, dtype=torch.int32)), "rest": 0}
+    )
 
 
 @pytest.mark.parametrize("replace", REPLACE, ids=["data", "set_"])
@@ -260,12 +270,14 @@ def test_a_subclass_arrives_as_its_own_pickle_has_it(link):
     assert type(got) is Sub and got.tolist() == [1, 1]
 
 
-# ---- What is in force where it is received -------------------------------------------------------------------------
+# ---- What is in force where it is received -------------------------------------------------------
 
 
 def test_a_default_device_or_dtype_does_not_matter(link):
     link.writer.send([torch.arange(3)], 0)
-    link.writer.send({"t": torch.arange(3), "e": torch.empty(0), "n": torch.arange(3, dtype=torch.int16)}, 0)
+    link.writer.send(
+        {"t": torch.arange(3), "e": torch.empty(0), "n": torch.arange(3, dtype=torch.int16)}, 0
+    )
     with torch.device("meta"):
         link.reader.recv(0)
         got = link.reader.recv(0)
@@ -293,17 +305,24 @@ def test_gradients_flow_through_what_arrived(link):
     assert type(got["p"]) is torch.nn.Parameter and got["p"].is_leaf
 
 
-# ---- Their memory --------------------------------------------------------------------------------------------------
+# ---- Their memory --------------------------------------------------------------------------------
 
 
 def test_each_has_memory_of_its_own(link):
-    sent = {str(size): torch.full((size,), size % 100, dtype=torch.uint8) for size in range(0, 300, 7)}
-    sent.update({"half": torch.ones(40_000), "whole": torch.ones(16_384), "less": torch.ones(16_383)})
+    sent = {
+        str(size): torch.full((size,), size % 100, dtype=torch.uint8) for size in range(0, 300, 7)
+    }
+    sent.update(
+        {"half": torch.ones(40_000), "whole": torch.ones(16_384), "less": torch.ones(16_383)}
+    )
     got = link(sent)
     ranges = []
     for key, tensor in got.items():
         assert torch.equal(tensor, sent[key])
-        assert tensor.data_ptr() % 64 == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+        assert (
+            tensor.data_ptr() % 64 == 0
+            and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+        )
         ranges.append((tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.itemsize))
     ranges = sorted(each for each in ranges if each[0] != each[1])
     assert all(one[1] <= other[0] for one, other in zip(ranges, ranges[1:]))
@@ -362,7 +381,10 @@ KINDS = {
     "view": torch.ones(3, 4).T,
     "empty": torch.empty(0),
     "negative": torch._neg_view(torch.ones(3)),
-    **{name: torch.ones(2, dtype=torch.uint8).view(getattr(torch, name)) for name in values.BIT_DTYPES[4:6]},
+    **{
+        name: torch.ones(2, dtype=torch.uint8).view(getattr(torch, name))
+        for name in values.BIT_DTYPES[4:6]
+    },
 }
 
 
@@ -378,10 +400,15 @@ def growth(link, count):
 def test_nothing_is_kept_of_what_is_made_and_dropped(link):
     for _ in range(20):
         link(KINDS)
-    counts = {name: (sys.getrefcount(tensor), sys.getrefcount(tensor.dtype)) for name, tensor in KINDS.items()}
+    counts = {
+        name: (sys.getrefcount(tensor), sys.getrefcount(tensor.dtype))
+        for name, tensor in KINDS.items()
+    }
     tracemalloc.start()
     try:
-        grown = min(growth(link, 500) for _ in range(2))  # what else the process keeps, it keeps once
+        grown = min(
+            growth(link, 500) for _ in range(2)
+        )  # what else the process keeps, it keeps once
     finally:
         tracemalloc.stop()
     assert grown < 4000, grown  # less than a byte for each of them
@@ -420,7 +447,11 @@ def test_a_forked_child_sends_and_drops_as_it_likes(link):
 
 def test_torch_may_be_imported_half_way(link, monkeypatch):
     with monkeypatch.context() as patch:
-        for half in ({}, {"Tensor": torch.Tensor}, {"Tensor": torch.Tensor, "nn": types.ModuleType("torch.nn")}):
+        for half in (
+            {},
+            {"Tensor": torch.Tensor},
+            {"Tensor": torch.Tensor, "nn": types.ModuleType("torch.nn")},
+        ):
             module = types.ModuleType("torch")
             vars(module).update(half)
             patch.setitem(sys.modules, "torch", module)
@@ -428,7 +459,7 @@ def test_torch_may_be_imported_half_way(link, monkeypatch):
     assert link(torch.ones(3)).tolist() == [1, 1, 1]
 
 
-# ---- What torch says against it --------------------------------------------------------------------------------------
+# ---- What torch says against it ------------------------------------------------------------------
 
 NO_MEMORY = """
 import torch, ringcast

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise."""
+"""
+ringcast.torch among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise.
+"""
 
 import hashlib
 from typing import Any, Dict
@@ -22,7 +24,7 @@ import ringcast.torch as rt
 from ringcast._group import endpoint, rings
 
 
-# ---- What arrives ----------------------------------------------------------------------------------------------------
+# ---- What arrives --------------------------------------------------------------------------------
 
 
 def ranks_hashed() -> Any:
@@ -41,7 +43,9 @@ def ranks_hashed() -> Any:
     value, hashes = ring.take_hashed(endpoint.SHARE)
     assert torch.equal(value["x"], tensor)
     assert not ring.take_hashed(endpoint.SHARE)[1]
-    assert "was broadcast_object;" in text_of(RuntimeError, lambda: ring.take_hashed(endpoint.SHARE))
+    assert "was broadcast_object;" in text_of(
+        RuntimeError, lambda: ring.take_hashed(endpoint.SHARE)
+    )
     return hashes["x"]
 
 
@@ -60,7 +64,7 @@ def test_a_list_is_filled_in_place() -> None:
     assert rt.broadcast_object_list([]) == []
 
 
-# ---- Groups ----------------------------------------------------------------------------------------------------------
+# ---- Groups --------------------------------------------------------------------------------------
 
 
 def test_without_torch_distributed_the_input_comes_back():
@@ -81,7 +85,9 @@ def test_rings_are_named_after_the_group_and_the_global_rank_of_the_source() -> 
     rt.broadcast_object(7, 1)
     if rank != 1:
         rt.broadcast_object_list([7], 1, group)
-    mine = ["torch.default.1"] if rank == 1 else [f"torch.{group.group_name}.2"] if rank == 2 else []
+    mine = (
+        ["torch.default.1"] if rank == 1 else [f"torch.{group.group_name}.2"] if rank == 2 else []
+    )
     assert names_of_rings() == mine
     dist.barrier()
 
@@ -104,7 +110,9 @@ def test_each_group_and_source_has_a_ring_of_its_own() -> None:
     rank = dist.get_rank()
     mine, other = (odd, even) if rank % 2 else (even, odd)
     metadata = dist.new_group([0, 1, 2, 3])
-    assert "same ranks" in text_of(ValueError, lambda: rt.broadcast_tensor_dict({}, 0, mine, metadata))
+    assert "same ranks" in text_of(
+        ValueError, lambda: rt.broadcast_tensor_dict({}, 0, mine, metadata)
+    )
     for src in (0, 1):
         got = rt.broadcast_tensor_dict({"from": rank}, src=src, group=mine)
         assert got == {"from": rank % 2 + 2 * src}, got
@@ -133,7 +141,9 @@ def test_after_the_first_use_torch_distributed_is_left_alone() -> None:
     joined = group._get_sequence_number_for_group()
     check_usable()
     exchanged = group._get_sequence_number_for_group()
-    assert exchanged - joined == 4, "two all_gather_objects: each of them the sizes, then the objects"
+    assert exchanged - joined == 4, (
+        "two all_gather_objects: each of them the sizes, then the objects"
+    )
     with pytest.MonkeyPatch.context() as patch:
         forbid_collectives(patch)
         for step in range(20):
@@ -147,7 +157,14 @@ def forbid_collectives(patch: pytest.MonkeyPatch) -> None:
     def forbidden(*args: Any, **keywords: Any) -> Any:
         raise AssertionError("a collective was called")
 
-    for name in ("all_gather_object", "all_gather", "broadcast", "broadcast_object_list", "all_reduce", "barrier"):
+    for name in (
+        "all_gather_object",
+        "all_gather",
+        "broadcast",
+        "broadcast_object_list",
+        "all_reduce",
+        "barrier",
+    ):
         patch.setattr(dist, name, forbidden)
         patch.setattr(dist.distributed_c10d, name, forbidden)
 

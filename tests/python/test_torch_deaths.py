@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch when a rank dies: all others hear of it at once, whatever they wait for, and who it was."""
+"""
+ringcast.torch when a rank dies: all others hear of it at once, whatever they wait for, and who it
+was.
+"""
 
 import contextlib
 import os
@@ -39,7 +42,10 @@ def ranks_going_on() -> List[str]:
             time.sleep(0)  # for the watching thread
         for _ in range(3):
             check_usable()
-    return [f"{one.category.__name__}, {os.path.basename(one.filename)}: {one.message}" for one in caught]
+    return [
+        f"{one.category.__name__}, {os.path.basename(one.filename)}: {one.message}"
+        for one in caught
+    ]
 
 
 def test_the_others_go_on_without_a_rank_that_dies_if_they_are_to(mortals):
@@ -71,7 +77,9 @@ def test_a_death_is_told_while_the_source_calls_nothing(mortals):
 
 
 def ranks_without_room(received: bool, watched: bool, ahead: str) -> str:
-    """Rank 1 does not receive, so the ring is full; rank 2, which has received all or nothing, dies."""
+    """
+    Rank 1 does not receive, so the ring is full; rank 2, which has received all or nothing, dies.
+    """
     rank = dist.get_rank()
     if rank == 0:
         os.environ["RINGCAST_CAPACITY"] = "65536"
@@ -112,7 +120,9 @@ def ranks_without_room(received: bool, watched: bool, ahead: str) -> str:
     [(True, True, "0"), (False, False, "0"), (True, True, "4")],
     ids=["by the thread", "by the ring", "few frames"],
 )
-def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals, received, watched, ahead):
+def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(
+    mortals, received, watched, ahead
+):
     source, other, _ = mortals.run(3, ranks_without_room, received, watched, ahead, dying=2)
     assert source.startswith("rank 2 (pid ")
     assert other.startswith(source.partition(":")[0] + ", and the source, rank 0 (pid ")
@@ -163,8 +173,8 @@ def has_ended(pid: int) -> bool:
 
 
 class Deadly:
-    """Its pickling kills, and takes until the source's watching thread has come. Where there are no pidfds that one
-    comes now and then, and may have done so before the death."""
+    """Its pickling kills, and takes until the source's watching thread has come. Where there are no
+    pidfds that one comes now and then, and may have done so before the death."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -190,7 +200,11 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
         signal.pause()  # a death before the call would be told before it
     if rank == 1:
         assert rt.broadcast_object() == 1
-        return rt.broadcast_object() if on_death == "evict" else text_of(ringcast.ReaderDied, rt.broadcast_object)
+        return (
+            rt.broadcast_object()
+            if on_death == "evict"
+            else text_of(ringcast.ReaderDied, rt.broadcast_object)
+        )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rt.broadcast_object(Deadly(pids[2]))
@@ -225,7 +239,9 @@ class Seen:
 
 
 class Slow(endpoint.Source):
-    """The watching thread has been given the name of the dead, and tells it only when it is let go on."""
+    """
+    The watching thread has been given the name of the dead, and tells it only when it is let go on.
+    """
 
     def _lose(self, who: str, what: str = "") -> None:
         self.heard.set()
@@ -272,6 +288,8 @@ def ranks_dying_while_the_thread_is_slow() -> str:
 
 
 def test_a_call_that_ends_while_the_thread_knows_of_a_death_waits_until_it_has_told(mortals):
-    """Or it would take it for nothing to tell, and the thread might come while the next call is made."""
+    """
+    Or it would take it for nothing to tell, and the thread might come while the next call is made.
+    """
     source, other, _ = mortals.run(3, ranks_dying_while_the_thread_is_slow, dying=2)
     assert source == other and source.startswith("rank 2 (pid ")

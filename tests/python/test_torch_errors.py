@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch when ranks don't agree, or something can't be sent, received or made: an error on every rank that is
-concerned, at once, and afterwards all goes on."""
+"""ringcast.torch when ranks don't agree, or something can't be sent, received or made: an error on
+every rank that is concerned, at once, and afterwards all goes on."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ import ringcast.torch as rt
 from ringcast._group import rings
 
 
-# ---- Ranks that don't agree ------------------------------------------------------------------------------------------
+# ---- Ranks that don't agree ----------------------------------------------------------------------
 
 
 def ranks_other_source() -> str:
@@ -37,7 +37,10 @@ def ranks_other_source() -> str:
 def test_a_rank_with_another_source_is_named_on_all_ranks(ranks):
     texts = ranks.run(4, ranks_other_source)
     assert len(set(texts)) == 1
-    assert "mismatched ranks: src is 0 on ranks 0 (pid" in texts[0] and "but 1 on rank 2 (pid" in texts[0]
+    assert (
+        "mismatched ranks: src is 0 on ranks 0 (pid" in texts[0]
+        and "but 1 on rank 2 (pid" in texts[0]
+    )
 
 
 def ranks_other_version() -> str:
@@ -89,15 +92,21 @@ def test_a_list_of_another_length_is_refused_and_left_as_it_was() -> None:
     check_usable()
 
 
-# ---- What can't be sent ----------------------------------------------------------------------------------------------
+# ---- What can't be sent --------------------------------------------------------------------------
 
 
 def refused(name: str) -> Any:
     return {
-        "unpicklable": (AttributeError if sys.version_info < (3, 14) else Exception, {"f": lambda: 0}),
+        "unpicklable": (
+            AttributeError if sys.version_info < (3, 14) else Exception,
+            {"f": lambda: 0},
+        ),
         "too large": (ringcast.FrameTooLarge, {"x": torch.zeros(100_000)}),
         "larger": (ringcast.FrameTooLarge, {"x": torch.zeros(6 << 20, dtype=torch.uint8)}),
-        "too much": (ringcast.Error, {"x": torch.zeros(1, dtype=torch.uint8).expand((1 << 40) - (4 << 20))}),
+        "too much": (
+            ringcast.Error,
+            {"x": torch.zeros(1, dtype=torch.uint8).expand((1 << 40) - (4 << 20))},
+        ),
     }[name]
 
 
@@ -121,7 +130,11 @@ def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_
     assert other == third
     for name, mine, theirs in zip(names, source, other):
         start = f"broadcast_tensor_dict failed at the source, rank 1: {refused(name)[0].__name__}: "
-        assert theirs.startswith(start) and theirs[len(start) :].rstrip(".")[:200] in mine, (name, mine, theirs)
+        assert theirs.startswith(start) and theirs[len(start) :].rstrip(".")[:200] in mine, (
+            name,
+            mine,
+            theirs,
+        )
     assert source[0].startswith("value['f']: ")
     spill = ": set RINGCAST_SPILL_BYTES on rank 1 to at least "
     knobs = spill + "2097152, or RINGCAST_CAPACITY to at least 1048576, before the ring is made"
@@ -162,7 +175,7 @@ def test_an_interrupted_wait_loses_nothing() -> None:
     check_usable()
 
 
-# ---- Rings that can't be made ----------------------------------------------------------------------------------------
+# ---- Rings that can't be made --------------------------------------------------------------------
 
 
 def ranks_no_ring(variable: str, value: str) -> str:
@@ -196,7 +209,9 @@ def ranks_cannot_attach() -> str:
     with pytest.MonkeyPatch.context() as patch:
         if rank == 2:
             patch.setattr(ringcast, "Reader", no_reader)
-        text = text_of(PermissionError if rank == 2 else RuntimeError, lambda: rt.broadcast_object(1))
+        text = text_of(
+            PermissionError if rank == 2 else RuntimeError, lambda: rt.broadcast_object(1)
+        )
     check_usable()
     return text
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast.torch in groups that span machines; test_all_dropins.py has what all drop-ins promise.
 
-Ranks that refuse to attach to each other's rings stand for machines first; then namespaces do, which can disappear.
+Ranks that refuse to attach to each other's rings stand for machines first; then namespaces do,
+which can disappear.
 """
 
 import contextlib
@@ -52,7 +53,9 @@ def test_a_group_that_is_destroyed_leaves_nothing() -> None:
 def test_the_ring_on_another_machine_has_the_name_of_the_sources() -> None:
     with on_machines(PAIRS):
         check_usable(1)
-        assert names_of_rings() == {1: ["torch.default.1"], 2: ["torch.default.1.relay"]}.get(dist.get_rank(), [])
+        assert names_of_rings() == {1: ["torch.default.1"], 2: ["torch.default.1.relay"]}.get(
+            dist.get_rank(), []
+        )
         dist.barrier()
 
 
@@ -65,12 +68,19 @@ def ranks_no_cpu_backend() -> str:
 
 def test_a_group_that_cannot_carry_cpu_memory_between_machines_is_told_what_to_give(ranks):
     for text in ranks.run(4, ranks_no_cpu_backend):
-        assert text.startswith("the group spans machines (rank 0 (pid ") and "give metadata_group" in text
+        assert (
+            text.startswith("the group spans machines (rank 0 (pid ")
+            and "give metadata_group" in text
+        )
 
 
 def ranks_that_fall_out() -> List[Any]:
     """Rank 1 is on the source's machine, but can't attach."""
-    with pytest.warns(RuntimeWarning) if dist.get_rank() == 1 else contextlib.nullcontext([]) as caught:
+    with (
+        pytest.warns(RuntimeWarning)
+        if dist.get_rank() == 1
+        else contextlib.nullcontext([]) as caught
+    ):
         with on_machines(((0,), (1,))), pytest.MonkeyPatch.context() as patch:
             patch.setattr(rings.config, "machine", lambda: "the same")
             check_usable()
@@ -79,15 +89,19 @@ def ranks_that_fall_out() -> List[Any]:
 
 def test_a_rank_of_the_same_machine_that_cannot_attach_says_so(ranks):
     none, (text,) = ranks.run(2, ranks_that_fall_out)
-    assert not none and text.startswith("rank 1 is on the machine of rank 0, but can't attach to its ring")
+    assert not none and text.startswith(
+        "rank 1 is on the machine of rank 0, but can't attach to its ring"
+    )
 
 
-# ---- Namespaces as machines ------------------------------------------------------------------------------------------
+# ---- Namespaces as machines ----------------------------------------------------------------------
 
 SECONDS = 15.0  # the timeout of a group of which a machine is lost
 
 
-def join_over_network(interface: str, first: str, rank: int, world: int, seconds: float = machines.WATCHDOG) -> None:
+def join_over_network(
+    interface: str, first: str, rank: int, world: int, seconds: float = machines.WATCHDOG
+) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     torch.set_num_threads(1)
     # All meet there first: one may have imported torch long before another.
@@ -104,7 +118,11 @@ def ranks_over_network(interface: str, first: str, rank: int, world: int) -> Lis
     join_over_network(interface, first, rank, world)
     for src in range(world):
         for step in range(3):
-            value: Dict[str, Any] = {"step": step, "x": torch.arange(step * 1000), "nested": [torch.ones(2, 3).T, b"b"]}
+            value: Dict[str, Any] = {
+                "step": step,
+                "x": torch.arange(step * 1000),
+                "nested": [torch.ones(2, 3).T, b"b"],
+            }
             assert_same(rt.broadcast_tensor_dict(value if rank == src else None, src), value)
             assert rt.broadcast_object_list([src] if rank == src else [0], src) == [src]
     text_of(TypeError if rank == 0 else ringcast.SendError, lambda: rt.broadcast_tensor_dict([1]))
@@ -166,8 +184,14 @@ def test_a_machine_that_disappears_is_an_error_on_all_ranks():
             job.send("out")
         texts = [job.recv() for job in jobs]
         lost = f"rank 2 (pid {pids[2]} on {far.host}) can't be reached: it has "
-        silences = "not answered for 10 s", "said nothing for 15 s"  # what was sent before may be the end of these
-        assert texts[0].startswith(tuple(lost + silence for silence in silences)) and texts[1] == texts[0]
+        silences = (
+            "not answered for 10 s",
+            "said nothing for 15 s",
+        )  # what was sent before may be the end of these
+        assert (
+            texts[0].startswith(tuple(lost + silence for silence in silences))
+            and texts[1] == texts[0]
+        )
         gone = f"the source, rank 0 (pid {pids[0]} on {near.host}), can't be reached from rank 2 (pid {pids[2]} on "
         assert texts[2].startswith(gone) and texts[3] == texts[2]
         for job in jobs:

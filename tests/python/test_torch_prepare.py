@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch.prepare(): the first broadcast is like every other; and all ranks prepare, or none does."""
+"""ringcast.torch.prepare(): the first broadcast is like every other; and all ranks prepare, or none
+does."""
 
 import functools
 import resource
@@ -130,7 +131,13 @@ def test_ranks_are_named_by_their_global_number() -> None:
 
 @on_ranks(2)
 def test_wrong_arguments_are_refused_before_anything_is_done() -> None:
-    for wrong in (dict(nbytes=-1), dict(timeout=0), dict(timeout=-1), dict(timeout=float("nan")), dict(src=2)):
+    for wrong in (
+        dict(nbytes=-1),
+        dict(timeout=0),
+        dict(timeout=-1),
+        dict(timeout=float("nan")),
+        dict(src=2),
+    ):
         text_of(ValueError, lambda wrong=wrong: rt.prepare(**wrong))
     for wrong in (dict(nbytes="1"), dict(src="0"), dict(group="tp"), dict(timeout="1")):
         text_of(TypeError, lambda wrong=wrong: rt.prepare(**wrong))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/tp_model: the split model gives the results of one rank, notices when it does not, and ends when a rank
-dies."""
+"""
+examples/tp_model: the split model gives the results of one rank, notices when it does not, and ends
+when a rank dies.
+"""
 
 import importlib
 import json
@@ -35,7 +37,7 @@ def options_of(arguments):
     return options
 
 
-# ---- The results -----------------------------------------------------------------------------------------------------
+# ---- The results ---------------------------------------------------------------------------------
 
 
 def ranks_that_run(options, ways):
@@ -53,9 +55,16 @@ def test_each_layout_gives_the_results_of_one_rank(ranks, layout):
     for figures, way in zip(found, ways, strict=True):
         assert figures["difference"] < 1e-4
         assert figures["metadata"] == (way if figures["ranks"] > 1 else None)
-        assert [len(times) for times in figures["seconds"].values()] == [2, 4]  # batches of 4 steps and of 2
+        assert [len(times) for times in figures["seconds"].values()] == [
+            2,
+            4,
+        ]  # batches of 4 steps and of 2
         shares = figures["shares"]
-        split = {"all_reduce": options.tp > 1, "gather": options.tp > 1, "send_recv": options.pp > 1}
+        split = {
+            "all_reduce": options.tp > 1,
+            "gather": options.tp > 1,
+            "send_recv": options.pp > 1,
+        }
         assert {kind: shares[kind] > 0 for kind in split} == split
 
 
@@ -70,7 +79,10 @@ def a_sum_without_others(links, summand):
     return summand
 
 
-FAULTS = {"another token": ("metadata", another_token), "a sum alone": ("all_reduce", a_sum_without_others)}
+FAULTS = {
+    "another token": ("metadata", another_token),
+    "a sum alone": ("all_reduce", a_sum_without_others),
+}
 
 
 def ranks_with(fault, options):
@@ -92,13 +104,15 @@ def test_a_rank_that_computes_something_else_is_found(ranks, fault):
     assert "batch 0, step " in text and "logits" in text
 
 
-# ---- The program -----------------------------------------------------------------------------------------------------
+# ---- The program ---------------------------------------------------------------------------------
 
 
 def run(*arguments, program=FOLDER / "tp_model.py", launcher=()):
     command = [sys.executable, *launcher, str(program), *TINY, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=WATCHDOG, check=False
+    )
 
 
 def test_a_comparison_has_all_layouts_both_ways_and_figures_that_add_up():
@@ -113,7 +127,9 @@ def test_a_comparison_has_all_layouts_both_ways_and_figures_that_add_up():
         assert row["speedup"] * rows[0]["tokens_per_s"] == pytest.approx(row["tokens_per_s"])
         excellent, good = (0.6, 0.4) if row["pp"] > 1 else (0.75, 0.5)
         level = (row["efficiency"] >= good) + (row["efficiency"] > excellent)
-        assert row["rating"] == (["to be improved", "good", "excellent"][level] if row["ranks"] > 1 else None)
+        assert row["rating"] == (
+            ["to be improved", "good", "excellent"][level] if row["ranks"] > 1 else None
+        )
     sizes = {(row["tp"], row["pp"]): row["model_bytes"] for row in rows}
     assert sizes[1, 1] > sizes[2, 1] > sizes[4, 1] and sizes[1, 1] > sizes[1, 2]
 
@@ -122,10 +138,20 @@ def test_the_text_has_both_tables_and_a_run_can_be_profiled(tmp_path):
     done = run("--tp", "2", "--profile", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| TP 2, ringcast") == 2
-    assert {"performance_report.md", "comm_analysis.json"} <= {file.name for file in tmp_path.iterdir()}
+    assert {"performance_report.md", "comm_analysis.json"} <= {
+        file.name for file in tmp_path.iterdir()
+    }
 
 
-REFUSED = ["--tp 3", "--seq 127", "--steps 0", "--hidden 20", "--vocab 63", "--deadline 0", "--micro-batches 2"]
+REFUSED = [
+    "--tp 3",
+    "--seq 127",
+    "--steps 0",
+    "--hidden 20",
+    "--vocab 63",
+    "--deadline 0",
+    "--micro-batches 2",
+]
 REFUSED += ["--layers 1 --pp 2", "--batch 2 --pp 2 --micro-batches 3", "--compare --tp 2"]
 
 

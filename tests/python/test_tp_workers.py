@@ -38,8 +38,8 @@ def demo():
 
 
 def run_demo(folder, *arguments, changed=""):
-    """Runs it on two processes; `changed` is Python that each of them runs before it, and no other that they need:
-    importing torch is most of what a run does."""
+    """Runs it on two processes; `changed` is Python that each of them runs before it, and no other
+    that they need: importing torch is most of what a run does."""
     demo = DEMO
     if changed:
         demo = folder / "changed.py"
@@ -135,7 +135,10 @@ torch.distributed.broadcast_object_list = dying
 def test_a_flipped_bit_fails_the_run(tmp_path):
     done = run_demo(tmp_path, changed=FLIP_A_BYTE)
     assert done.returncode == 1 and done.stdout == ""
-    assert "rank 1: received something else than was sent: step 5 by ringcast['positions']: other bytes" in done.stderr
+    assert (
+        "rank 1: received something else than was sent: step 5 by ringcast['positions']: other "
+        "bytes" in done.stderr
+    )
 
 
 def test_a_worker_that_dies_ends_the_run(tmp_path):
@@ -150,7 +153,7 @@ def test_the_deadline_ends_the_run(tmp_path):
     assert done.stderr == "no answer in time from rank 0, 1\n"
 
 
-# ---- A worker is stopped -------------------------------------------------------------------------------------------
+# ---- A worker is stopped -------------------------------------------------------------------------
 
 # The deadline is over when the file is there.
 DEADLINE_BY_FILE = """
@@ -169,21 +172,42 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def endless(folder, world):
-    """A run without end: the process, the pids by rank, and a call that says which ranks `ringcast stat` calls
-    stopped."""
+    """A run without end: the process, the pids by rank, and a call that says which ranks `ringcast
+    stat` calls stopped."""
     changed = folder / "changed.py"
     waits = folder / "waits"
     over = DEADLINE_BY_FILE.format(file=str(folder / "over"), waits=str(waits))
     changed.write_text(CHANGED.format(folder=str(DEMO.parent), changed=over))
-    command = [sys.executable, str(changed), "--world", str(world), "--steps", "0", "--deadline", str(WATCHDOG)]
+    command = [
+        sys.executable,
+        str(changed),
+        "--world",
+        str(world),
+        "--steps",
+        "0",
+        "--deadline",
+        str(WATCHDOG),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        ring = await_until(lambda: next((ring for ring in ringcast.rings() if parent(ring.pid) == process.pid), None))
+        ring = await_until(
+            lambda: next(
+                (ring for ring in ringcast.rings() if parent(ring.pid) == process.pid), None
+            )
+        )
         with ringcast.Tap(ring.handle) as tap:
-            await_until(lambda: len(tap.peers()) == world - 1 and all(peer.stats.frames for peer in tap.peers()))
+            await_until(
+                lambda: (
+                    len(tap.peers()) == world - 1 and all(peer.stats.frames for peer in tap.peers())
+                )
+            )
             await_until(waits.exists)
             pids = {peer.name: peer.pid for peer in tap.peers()}
-            yield process, pids, lambda: [peer.name for peer in tap.peers() if peer.state == "stopped"]
+            yield (
+                process,
+                pids,
+                lambda: [peer.name for peer in tap.peers() if peer.state == "stopped"],
+            )
     finally:
         process.kill()
         process.communicate()
@@ -215,7 +239,11 @@ def test_a_stopped_worker_is_named_as_stat_names_it(tmp_path, end):
             process.send_signal(signal.SIGINT)
         told, said = process.communicate(timeout=WATCHDOG)
     wanted = f"rank 2 is stopped (pid {pids['rank 2']}: by a signal or a debugger); ranks 0 and 1 wait for it\n"
-    assert (process.returncode, told, said) == (1, "", wanted if end == "deadline" else f"interrupted: {wanted}")
+    assert (process.returncode, told, said) == (
+        1,
+        "",
+        wanted if end == "deadline" else f"interrupted: {wanted}",
+    )
 
 
 class Rank(subprocess.Popen):
@@ -236,7 +264,11 @@ def test_no_rank_sees_another_die(demo):
     os.close(writing)
     first.join = lambda: (first.wait(), second.wait())  # the second has time to see it
     demo.end_all([first, second])
-    assert (second.stdout.read(), first.returncode, second.returncode) == (b"", -signal.SIGKILL, -signal.SIGKILL)
+    assert (second.stdout.read(), first.returncode, second.returncode) == (
+        b"",
+        -signal.SIGKILL,
+        -signal.SIGKILL,
+    )
     second.stdout.close()
 
 
@@ -249,9 +281,11 @@ def test_a_run_that_goes_well_ends_without_more_words(tmp_path):
         assert not [pid for pid in pids.values() if parent(pid)]
 
 
-# ---- A worker is killed --------------------------------------------------------------------------------------------
+# ---- A worker is killed --------------------------------------------------------------------------
 
-DEATH = r"rank 2 \(pid \d+\) died at frame [34] \(position \d+\); noticed \d+\.\d ms after the kill\n"
+DEATH = (
+    r"rank 2 \(pid \d+\) died at frame [34] \(position \d+\); noticed \d+\.\d ms after the kill\n"
+)
 KILL = ["--world", "3", "--kill", "2"]
 
 
@@ -271,7 +305,11 @@ def test_the_others_go_on_without_a_killed_worker(tmp_path):
 def test_a_run_with_a_death_can_be_read_by_a_program(tmp_path):
     done = run_demo(tmp_path, "--kill", "1", "--on-death", "evict", "--format", "json")
     summary = json.loads(done.stdout)
-    assert (summary["verified_steps"], summary["verified_workers"], summary["died"]["rank"]) == (6, 0, 1)
+    assert (summary["verified_steps"], summary["verified_workers"], summary["died"]["rank"]) == (
+        6,
+        0,
+        1,
+    )
 
 
 FLIP_A_BYTE_OF_RANK_1 = """
@@ -295,16 +333,26 @@ Reader, ringcast.Reader = ringcast.Reader, Flipping
 def test_a_flipped_bit_after_a_death_fails_the_run(tmp_path):
     done = run_demo(tmp_path, *KILL, "--on-death", "evict", changed=FLIP_A_BYTE_OF_RANK_1)
     assert done.returncode == 1 and done.stdout == ""
-    assert "received something else than was sent: rank 1: step 5['positions']: other bytes" in done.stderr
+    assert (
+        "received something else than was sent: rank 1: step 5['positions']: other bytes"
+        in done.stderr
+    )
 
 
 def test_a_worker_that_fails_by_itself_ends_the_run(tmp_path):
-    fail = FLIP_A_BYTE_OF_RANK_1.replace('got["positions"][-1] ^= 1 << 40', 'raise LookupError("by itself")')
+    fail = FLIP_A_BYTE_OF_RANK_1.replace(
+        'got["positions"][-1] ^= 1 << 40', 'raise LookupError("by itself")'
+    )
     done = run_demo(tmp_path, *KILL, "--on-death", "evict", changed=fail)
-    assert done.returncode == 1 and "rank 1 has left: its output tells why" in done.stderr, done.stderr
+    assert done.returncode == 1 and "rank 1 has left: its output tells why" in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("rank", ["0", "2"])
 def test_only_a_worker_can_be_killed(tmp_path, rank):
     done = run_demo(tmp_path, "--kill", rank)
-    assert done.returncode == 2 and f"--kill takes the rank of a worker, from 1 to 1, not {rank}" in done.stderr
+    assert (
+        done.returncode == 2
+        and f"--kill takes the rank of a worker, from 1 to 1, not {rank}" in done.stderr
+    )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: one valid file of all processes, whatever happens to them, with an arrow from each commit to each receipt."""
+"""
+Traces: one valid file of all processes, whatever happens to them, with an arrow from each commit to
+each receipt.
+"""
 
 import collections
 import fcntl
@@ -25,7 +28,7 @@ def file(tmp_path):
     trace.stop()
 
 
-# ---- A process -------------------------------------------------------------------------------------------------------
+# ---- A process -----------------------------------------------------------------------------------
 
 
 def test_the_variable_traces_a_process_to_its_end(file):
@@ -33,9 +36,15 @@ def test_the_variable_traces_a_process_to_its_end(file):
     assert result.stderr == ""
     events = Events(file)
     names = collections.Counter(event["name"] for event in events.slices())
-    assert names == {"send": 3, "encode": 6, "wait_room": 3, "copy": 3, "publish": 3, "recv": 3, "wait_frame": 3} | {
-        "decode": 3
-    }
+    assert names == {
+        "send": 3,
+        "encode": 6,
+        "wait_room": 3,
+        "copy": 3,
+        "publish": 3,
+        "recv": 3,
+        "wait_frame": 3,
+    } | {"decode": 3}
     assert list(events.flows().values()) == [1, 1, 1]
     assert list(events.names().values())[-1] == "of the test"
     assert list(events.names("thread_name").values()) == ["MainThread"]
@@ -50,7 +59,9 @@ def test_a_call_stands_before_its_phases_and_they_lie_in_it(file):
         if event["name"] in ("send", "recv"):
             whole = event
         assert whole["ts"] <= event["ts"]
-        assert event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.0005  # the text has whole nanoseconds
+        assert (
+            event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.0005
+        )  # the text has whole nanoseconds
         assert event["args"]["position"] == whole["args"]["position"]
 
 
@@ -84,7 +95,9 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
         trace.stop()
     events = Events(file)
     assert events.names() == {os.getpid(): "rank 3"}
-    assert [event["args"] for event in events if event["name"] == "process_sort_index"] == [{"sort_index": 3}]
+    assert [event["args"] for event in events if event["name"] == "process_sort_index"] == [
+        {"sort_index": 3}
+    ]
     assert {event["args"]["ring"] for event in events.slices()} == {'a "ring"'}
 
 
@@ -140,7 +153,7 @@ def test_a_ring_without_a_name_is_its_number(file, ring):
     assert {event["args"]["ring"] for event in Events(file).slices()} == {writer.handle[-32:-16]}
 
 
-# ---- Processes -------------------------------------------------------------------------------------------------------
+# ---- Processes -----------------------------------------------------------------------------------
 
 
 def receive(state, file, handle, count):
@@ -201,7 +214,8 @@ def test_a_killed_process_leaves_a_whole_file_with_what_it_flushed(file, ring, p
 
 
 @pytest.mark.parametrize(
-    "torn", [b",", b",{", b',{"cat":"ring', b',{"ph":"x"}\n,{"cat":"ringcast","ph', b',{"ph":"x"}\n]']
+    "torn",
+    [b",", b",{", b',{"cat":"ring', b',{"ph":"x"}\n,{"cat":"ringcast","ph', b',{"ph":"x"}\n]'],
 )
 def test_the_torn_end_of_a_process_that_died_in_a_flush_is_cut_off(file, ring, torn):
     writer, _ = ring
@@ -242,9 +256,9 @@ def test_children_of_multiprocessing_write_theirs(file):
     assert len({event["pid"] for event in events.slices("recv")}) == 3
     assert len({event["pid"] for event in events.slices("send")}) == 1
     names = events.names()
-    assert {names[event["pid"]] for event in events.slices("recv")} == {f"child, {m}" for m in ("fork", "spawn")} | {
-        "child, forkserver"
-    }
+    assert {names[event["pid"]] for event in events.slices("recv")} == {
+        f"child, {m}" for m in ("fork", "spawn")
+    } | {"child, forkserver"}
 
 
 def test_a_forked_child_and_its_parent_write_at_the_same_time(file, ring):
@@ -261,7 +275,10 @@ def test_a_forked_child_and_its_parent_write_at_the_same_time(file, ring):
 
     pid = in_a_fork(child)
     trace.stop()
-    assert collections.Counter(event["pid"] for event in Events(file).slices("send")) == {pid: 50, os.getpid(): 1}
+    assert collections.Counter(event["pid"] for event in Events(file).slices("send")) == {
+        pid: 50,
+        os.getpid(): 1,
+    }
 
 
 def test_the_file_of_an_earlier_run_is_replaced_and_that_of_this_run_is_not(file, ring, peer):
@@ -300,7 +317,7 @@ def test_a_file_deleted_in_between_is_made_anew(file, ring):
     assert len(Events(file).slices("send")) == 1
 
 
-# ---- What goes wrong -------------------------------------------------------------------------------------------------
+# ---- What goes wrong -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,7 +328,9 @@ def test_a_file_deleted_in_between_is_made_anew(file, ring):
         ("other.txt", "no trace of ringcast"),
     ],
 )
-def test_a_file_that_can_not_be_written_is_one_warning_and_the_program_goes_on(tmp_path, name, text):
+def test_a_file_that_can_not_be_written_is_one_warning_and_the_program_goes_on(
+    tmp_path, name, text
+):
     (tmp_path / "other.txt").write_text("precious")
     result = run(tmp_path / name, TO_ITSELF + "    print('done')\n")
     assert result.stdout == "done\n"
@@ -389,7 +408,9 @@ def test_nor_does_one_that_makes_a_deleted_file_anew(file, ring, peer, monkeypat
     assert len(Events(file).slices("send")) == 2
 
 
-def test_events_that_are_not_kept_are_told_and_the_next_ones_have_their_names(file, ring, peer, monkeypatch):
+def test_events_that_are_not_kept_are_told_and_the_next_ones_have_their_names(
+    file, ring, peer, monkeypatch
+):
     writer, _ = ring
     trace.start(file)
     monkeypatch.setattr(trace, "_MOST_KEPT", 1000)
@@ -401,7 +422,9 @@ def test_events_that_are_not_kept_are_told_and_the_next_ones_have_their_names(fi
     writer.send(2)
     trace.stop()
     events = Events(file)
-    assert len(events.slices("send")) == 1 and list(events.names("thread_name").values()) == ["MainThread"]
+    assert len(events.slices("send")) == 1 and list(events.names("thread_name").values()) == [
+        "MainThread"
+    ]
 
 
 def test_a_signals_handler_may_stop_the_trace_within_a_flush(file):

@@ -63,11 +63,19 @@ def telemetry(tmp_path):
 
 
 def test_spans_go_to_opentelemetry_too(file, tmp_path, telemetry):
-    run(file, TO_ITSELF + "    import time; print(time.time_ns())", PYTHONPATH=telemetry, STUB=str(tmp_path / "told"))
+    run(
+        file,
+        TO_ITSELF + "    import time; print(time.time_ns())",
+        PYTHONPATH=telemetry,
+        STUB=str(tmp_path / "told"),
+    )
     told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
     assert len(told) == 27 == len(Events(file).slices())
     kinds = {one["name"]: (one["kind"], one["parent"]) for one in told}
-    assert kinds.pop("ringcast send") == ("PRODUCER", None) and kinds.pop("ringcast recv") == ("CONSUMER", None)
+    assert kinds.pop("ringcast send") == ("PRODUCER", None) and kinds.pop("ringcast recv") == (
+        "CONSUMER",
+        None,
+    )
     receiving = "ringcast wait_frame", "ringcast decode"
     assert {kinds.pop(name) for name in receiving} == {("INTERNAL", "ringcast recv")}
     assert set(kinds.values()) == {("INTERNAL", "ringcast send")} and len(kinds) == 4
@@ -116,4 +124,6 @@ def test_two_threads_may_give_spans_to_opentelemetry_at_the_same_time(monkeypatc
         return [_spans.Span(kind, start, end, thread, 0, 0, 0) for kind, start, end in times]
 
     export(spans(1), {})
-    assert sorted(made, key=str) == 2 * [("ringcast publish", "ringcast send")] + 2 * [("ringcast send", None)]
+    assert sorted(made, key=str) == 2 * [("ringcast publish", "ringcast send")] + 2 * [
+        ("ringcast send", None)
+    ]

@@ -135,7 +135,12 @@ def check(tmp_path, *arguments):
     environment = dict(os.environ, MYPY_CACHE_DIR=str(tmp_path / "cache"))
     environment.update({} if installed else {"MYPYPATH": home, "PYTHONPATH": home})
     return subprocess.run(
-        [sys.executable, "-m", *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *arguments],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -151,7 +156,8 @@ def test_misuse_does_not_pass(tmp_path):
     assert result.stdout.count("error:") == 12, result.stdout + result.stderr
 
 
-# Without torch, which mypy would read for a quarter of a minute. The stubs have the types of the other two.
+# Without torch, which mypy would read for a quarter of a minute. The stubs have the types of the
+# other two.
 PACKAGE = """
 [mypy]
 strict = True
@@ -169,26 +175,39 @@ def test_the_package_itself_passes_a_strict_check(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])
+@pytest.mark.parametrize(
+    "module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"]
+)
 def test_the_stubs_agree_with_the_modules(tmp_path, module):
     allowed = tmp_path / "allowed.txt"
     # Python has no name for the buffer protocol before 3.12.
     allowed.write_text("ringcast\\._ringcast\\.(Span|Frame|PackedFrame)\\.__buffer__\n")
-    result = check(tmp_path, "mypy.stubtest", module, "--allowlist", str(allowed), "--ignore-unused-allowlist")
+    result = check(
+        tmp_path, "mypy.stubtest", module, "--allowlist", str(allowed), "--ignore-unused-allowlist"
+    )
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-STUB = ast.parse(pathlib.Path(ringcast.__file__).with_name("_ringcast.pyi").read_text(encoding="utf-8"))
+STUB = ast.parse(
+    pathlib.Path(ringcast.__file__).with_name("_ringcast.pyi").read_text(encoding="utf-8")
+)
 
 
 def stubs():
-    """(name, the extension's object, the stub's node) of all that is public, and of __enter__ and the like."""
+    """
+    (name, the extension's object, the stub's node) of all that is public, and of __enter__ and the
+    like.
+    """
     for node in STUB.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             found = getattr(extension, node.name)
             yield node.name, found, node
             for item in node.body:
-                if isinstance(item, ast.FunctionDef) and item.name in vars(found) and item.name != "__new__":
+                if (
+                    isinstance(item, ast.FunctionDef)
+                    and item.name in vars(found)
+                    and item.name != "__new__"
+                ):
                     yield f"{node.name}.{item.name}", vars(found)[item.name], item
 
 
@@ -196,8 +215,15 @@ STUBS = {name: (found, node) for name, found, node in stubs()}
 
 
 def test_every_public_name_has_a_docstring_which_is_the_stubs_and_help_shows_it():
-    assert len(STUBS) > 100 and {"Writer", "Writer.send", "Writer.__exit__", "Reader.lag", "pack"} <= STUBS.keys()
-    pages = [pydoc.render_doc(found, renderer=pydoc.plaintext) for name, (found, _) in STUBS.items() if "." not in name]
+    assert (
+        len(STUBS) > 100
+        and {"Writer", "Writer.send", "Writer.__exit__", "Reader.lag", "pack"} <= STUBS.keys()
+    )
+    pages = [
+        pydoc.render_doc(found, renderer=pydoc.plaintext)
+        for name, (found, _) in STUBS.items()
+        if "." not in name
+    ]
     page = re.sub(r"[\s|]+", " ", "".join(pages))
     for name, (found, node) in STUBS.items():
         if isinstance(found, types.WrapperDescriptorType):
@@ -212,7 +238,9 @@ def test_every_signature_is_the_stubs():
     """What it takes, in which order, and by default."""
     for name, (found, node) in STUBS.items():
         makers = [item for item in node.body if getattr(item, "name", None) == "__new__"]
-        is_slot = isinstance(found, types.WrapperDescriptorType)  # of which CPython tells the signature
+        is_slot = isinstance(
+            found, types.WrapperDescriptorType
+        )  # of which CPython tells the signature
         if is_slot or not callable(found) or (inspect.isclass(found) and not makers):
             continue
         wanted = (makers or [node])[0].args
@@ -221,5 +249,7 @@ def test_every_signature_is_the_stubs():
                 argument.annotation = None
         words = [str(parameter) for parameter in inspect.signature(found).parameters.values()]
         assert [word for word in words if word != "self"] == [
-            word for word in ast.unparse(wanted).split(", ") if word not in ("", "self", "cls", "/", "*")
+            word
+            for word in ast.unparse(wanted).split(", ")
+            if word not in ("", "self", "cls", "/", "*")
         ], name

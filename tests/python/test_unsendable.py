@@ -90,7 +90,10 @@ def test_what_can_not_be_pickled_is_located(ring, value, place, error):
 
 def test_a_memoryview_is_sent_another_way(ring):
     writer, reader = ring
-    with pytest.raises(TypeError, match=r"^value\['m'\]: .*memoryview.*send_bytes\(\) takes any buffer, or send bytes"):
+    with pytest.raises(
+        TypeError,
+        match=r"^value\['m'\]: .*memoryview.*send_bytes\(\) takes any buffer, or send bytes",
+    ):
         writer.send({"m": memoryview(b"abc")}, 0)
     writer.send_bytes(memoryview(b"abc"), 0)
     assert reader.recv(0) == b"abc"
@@ -156,7 +159,8 @@ def test_a_tensor_elsewhere_is_named(ring):
 def test_a_tensor_on_an_accelerator_is_to_be_moved():
     error = ringcast._pickling.elsewhere("value['x']", "xpu:1")
     assert type(error) is TypeError and str(error) == (
-        "value['x'] is a tensor on device 'xpu:1'; ringcast sends those of the CPU and of CUDA devices: move it with "
+        "value['x'] is a tensor on device 'xpu:1'; ringcast sends those of the CPU and of CUDA "
+        "devices: move it with "
         ".cpu()"
     )
     error = ringcast._pickling.elsewhere("value['x'].y", "cuda:1")
@@ -177,7 +181,9 @@ class Odd:
         return self.reduced() if callable(self.reduced) else self.reduced
 
 
-@pytest.mark.parametrize("reduced", [None, 7, (1,), (int, 5), (int, None), (int, (), 5), lambda: 1 / 0], ids=repr)
+@pytest.mark.parametrize(
+    "reduced", [None, 7, (1,), (int, 5), (int, None), (int, (), 5), lambda: 1 / 0], ids=repr
+)
 def test_the_error_survives_the_search_for_its_place(ring, reduced):
     writer, reader = ring
     with pytest.raises(TypeError, match="the first$"):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the user's own code while a value is received: they arrive as pickle raises them, and only the end of the
-ring ends an iteration."""
+"""
+Errors of the user's own code while a value is received: they arrive as pickle raises them, and only
+the end of the ring ends an iteration.
+"""
 
 import asyncio
 import dataclasses
@@ -81,9 +83,18 @@ PLACES = {
     "__call__ of a metaclass": lambda: [Flags.ONE | Flags.TWO],
 }
 ERRORS = [
-    *(kind("mine") for kind in (RuntimeError, TypeError, ValueError, KeyError, OverflowError, AttributeError)),
-    *(kind("mine") for kind in (ZeroDivisionError, TimeoutError, RecursionError, MemoryError, ImportError)),
-    *(kind("mine") for kind in (StopIteration, StopAsyncIteration, NotImplementedError, KeyboardInterrupt)),
+    *(
+        kind("mine")
+        for kind in (RuntimeError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
+    ),
+    *(
+        kind("mine")
+        for kind in (ZeroDivisionError, TimeoutError, RecursionError, MemoryError, ImportError)
+    ),
+    *(
+        kind("mine")
+        for kind in (StopIteration, StopAsyncIteration, NotImplementedError, KeyboardInterrupt)
+    ),
     UnicodeDecodeError("utf8", b"", 0, 1, "mine"),
     ringcast.WriterGone(32, "mine"),
     ringcast.ProtocolError(71, "mine"),
@@ -121,19 +132,23 @@ def test_an_error_of_an_imported_module_arrives_as_it_is(tmp_path, monkeypatch, 
     (tmp_path / "module_that_fails.py").write_text(f"raise {kind.__name__}('mine')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(kind, match="^mine$") as raised:
-        ringcast.unpack(frame([*class_token(DATACLASS, "module_that_fails", "Class", "a"), INSTANCE, 0, NONE]))
+        ringcast.unpack(
+            frame([*class_token(DATACLASS, "module_that_fails", "Class", "a"), INSTANCE, 0, NONE])
+        )
     assert type(raised.value) is kind
 
 
 def test_an_error_of_a_signals_handler_is_no_missing_time_zone(monkeypatch):
     packed = ringcast.pack(zoneinfo.ZoneInfo("UTC"))
-    monkeypatch.setattr(sys.modules["zoneinfo._common"], "load_data", lambda file: {}["of a handler"])
+    monkeypatch.setattr(
+        sys.modules["zoneinfo._common"], "load_data", lambda file: {}["of a handler"]
+    )
     zoneinfo.ZoneInfo.clear_cache()
     with pytest.raises(KeyError, match="of a handler"):
         ringcast.unpack(packed)
 
 
-# ---- Iteration -------------------------------------------------------------------------------------------------------
+# ---- Iteration -----------------------------------------------------------------------------------
 
 
 async def each(reader):
@@ -156,7 +171,7 @@ def test_only_the_end_of_the_ring_ends_an_iteration(ring, way, error):
         assert source.recv(0) == "next"
 
 
-# ---- Sending ---------------------------------------------------------------------------------------------------------
+# ---- Sending -------------------------------------------------------------------------------------
 
 
 class Unsendable:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views: arrays that lie in the ring, lent for a block, and what becomes of those that outlive it."""
+"""
+Views: arrays that lie in the ring, lent for a block, and what becomes of those that outlive it.
+"""
 
 import ctypes
 import errno
@@ -29,7 +31,11 @@ def mappings(kind="r--s"):
     """Where rings are mapped: (start, end, offset in the file, which one)."""
     with open("/proc/self/maps") as maps:
         rows = [line.split() for line in maps if "memfd:ringcast" in line and "control" not in line]
-    ends = [(*(int(end, 16) for end in row[0].split("-")), int(row[2], 16), row[4]) for row in rows if row[1] == kind]
+    ends = [
+        (*(int(end, 16) for end in row[0].split("-")), int(row[2], 16), row[4])
+        for row in rows
+        if row[1] == kind
+    ]
     return sorted(ends)
 
 
@@ -58,13 +64,19 @@ def pair():
         yield writer, reader
 
 
-# ---- In the block --------------------------------------------------------------------------------------------------
+# ---- In the block --------------------------------------------------------------------------------
 
 
 def test_arrays_lie_in_the_ring_and_all_else_is_copied(pair):
     writer, reader = pair
     inner = np.arange(6).reshape(2, 3)
-    sent = {"a": np.arange(100), "n": [inner.T, {"b": b"x" * 2000}], "s": "text", "e": np.zeros((0, 3)), "raw": b"y"}
+    sent = {
+        "a": np.arange(100),
+        "n": [inner.T, {"b": b"x" * 2000}],
+        "s": "text",
+        "e": np.zeros((0, 3)),
+        "raw": b"y",
+    }
     writer.send(sent, 0, tag=5)
     view = reader.view(0)
     assert view.tag == 5
@@ -141,7 +153,10 @@ class Boxed:
 
 def test_arrays_in_what_was_pickled_lie_in_the_ring_too(pair):
     writer, reader = pair
-    for wrap, unwrap in ((lambda it: it, lambda got: got), (lambda it: {"k": [it]}, lambda got: got["k"][0])):
+    for wrap, unwrap in (
+        (lambda it: it, lambda got: got),
+        (lambda it: {"k": [it]}, lambda got: got["k"][0]),
+    ):
         writer.send(wrap(Boxed(np.arange(5000).reshape(50, 100))), 0)
         with reader.view(0) as obj:
             array = unwrap(obj).array
@@ -198,7 +213,7 @@ def test_other_frames_and_what_may_go_wrong(pair):
         reader.view(0)
 
 
-# ---- Its end -------------------------------------------------------------------------------------------------------
+# ---- Its end -------------------------------------------------------------------------------------
 
 
 def test_an_exception_passes_and_the_frame_goes_back(pair):
@@ -300,7 +315,7 @@ def test_who_is_evicted_in_the_block_is_told_at_its_end(ending):
         assert obj["a"].sum() == 100 * 255
 
 
-# ---- Processes, threads, numbers -----------------------------------------------------------------------------------
+# ---- Processes, threads, numbers -----------------------------------------------------------------
 
 
 def exit_status(function):
@@ -373,7 +388,11 @@ def test_the_last_array_may_die_in_another_thread():
 @pytest.mark.unwatched  # AddressSanitizer keeps what is freed for a while
 def test_ten_thousand_views_leave_nothing(pair):
     writer, reader = pair
-    sent = {"a": np.arange(100), "n": [np.ones(3), {"x": 1}], **({"t": torch.ones(10)} if torch else {})}
+    sent = {
+        "a": np.arange(100),
+        "n": [np.ones(3), {"x": 1}],
+        **({"t": torch.ones(10)} if torch else {}),
+    }
 
     def look(times):
         for _ in range(times):
@@ -390,7 +409,7 @@ def test_ten_thousand_views_leave_nothing(pair):
     assert resident() - before[2] < 2 << 20
 
 
-# ---- Writers that mean harm ----------------------------------------------------------------------------------------
+# ---- Writers that mean harm ----------------------------------------------------------------------
 
 
 def write_before(array, bytes_, data):
@@ -398,7 +417,11 @@ def write_before(array, bytes_, data):
     here = address(array) - bytes_
     start, _, at, file = next(mapping for mapping in mappings() if mapping[0] <= here < mapping[1])
     place = here - start + at
-    to = next(start + place - at for start, end, at, other in mappings("rw-s") if other == file and place >= at)
+    to = next(
+        start + place - at
+        for start, end, at, other in mappings("rw-s")
+        if other == file and place >= at
+    )
     ctypes.memmove(to, data, len(data))
 
 
@@ -421,10 +444,17 @@ def test_an_array_with_gaps_is_copied(pair):
     for elements, strides in (4, (2, 1)), (4, (1, 2)), (5, (3, 1)):
         dims = struct.pack("<4q", 2, 2, *strides)
         array = [entry(TENSOR, NUMPY, size=8 * elements, dtype=INT64, dims=(2, 0))]
-        send_frame(writer, frame_of(VALUE, array, struct.pack(f"<{elements}q", *range(1, elements + 1)), dims))
+        send_frame(
+            writer,
+            frame_of(VALUE, array, struct.pack(f"<{elements}q", *range(1, elements + 1)), dims),
+        )
     with reader.view(0) as one:
         assert is_in_a_ring(one) and not one.flags.writeable and one.tolist() == [[1, 2], [3, 4]]
     with reader.view(0) as turned:
-        assert is_in_a_ring(turned) and not turned.flags.writeable and turned.tolist() == [[1, 3], [2, 4]]
+        assert (
+            is_in_a_ring(turned)
+            and not turned.flags.writeable
+            and turned.tolist() == [[1, 3], [2, 4]]
+        )
     with reader.view(0) as gaps:
         assert not is_in_a_ring(gaps) and gaps.flags.writeable and gaps.tolist() == [[1, 2], [4, 5]]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leg between machines, on loopback: all processes are of one machine, so the relay's ring is shared."""
+"""The leg between machines, on loopback: all processes are of one machine, so the relay's ring is
+shared."""
 
 import json
 import multiprocessing.util
@@ -44,7 +45,9 @@ def peers():
 def call(state, address, ipv6, rank):
     uplinks.be_patient(pytest.MonkeyPatch())
     state["downlink"] = ReaderLink(address, ipv6, rank)
-    multiprocessing.util.Finalize(None, state["downlink"].close, exitpriority=0)  # as a MessageQueue's
+    multiprocessing.util.Finalize(
+        None, state["downlink"].close, exitpriority=0
+    )  # as a MessageQueue's
     return os.getpid()
 
 
@@ -64,15 +67,20 @@ def hang_up(state):
 
 
 def join(leg, peers):
-    return [peer.call(call, leg.uplink.address, leg.uplink.ipv6, 3 + i) for i, peer in enumerate(peers)]
+    return [
+        peer.call(call, leg.uplink.address, leg.uplink.ipv6, 3 + i) for i, peer in enumerate(peers)
+    ]
 
 
-# ---- What arrives ----------------------------------------------------------------------------------------------------
+# ---- What arrives --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_told_by_name(address):
-    with ringcast.Writer(1 << 16) as writer, pytest.raises(zmq.ZMQError, match=rf"connect_ip .*'{address}' can't be"):
+    with (
+        ringcast.Writer(1 << 16) as writer,
+        pytest.raises(zmq.ZMQError, match=rf"connect_ip .*'{address}' can't be"),
+    ):
         ZmqHub(writer.handle, 1, address, lambda text: None)
 
 
@@ -80,10 +88,26 @@ def test_an_address_that_is_not_this_machines_is_told_by_name(address):
 def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch, curve):
     monkeypatch.setenv("RINGCAST_CURVE", curve)
     leg = legs()
-    assert zmq_transport.parse_address(leg.uplink.address).is_encrypted == (curve == "1" and zmq.has("curve"))
+    assert zmq_transport.parse_address(leg.uplink.address).is_encrypted == (
+        curve == "1" and zmq.has("curve")
+    )
     near, far = ringcast.Reader(leg.writer.handle), leg.downlink()
     leg.uplink.wait(WATCHDOG)
-    sizes = [0, 1, 63, 64, 1000, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20, 40 << 20, 7, 0]
+    sizes = [
+        0,
+        1,
+        63,
+        64,
+        1000,
+        1 << 16,
+        (1 << 20) - 1,
+        1 << 20,
+        (1 << 20) + 1,
+        5 << 20,
+        40 << 20,
+        7,
+        0,
+    ]
     whole = np.random.default_rng(1).bytes(max(sizes))
 
     def send_all():
@@ -129,7 +153,9 @@ def test_a_machine_that_is_behind_holds_the_writer_back_and_loses_nothing(legs, 
                 leg.writer.send_bytes(sent.to_bytes(4, "little") * 1000, 0.2)
                 sent += 1
         text = leg.uplink.describe()
-        behind = int(re.fullmatch(rf"rank 3 \(pid {os.getpid()} on .*\): (\d+) bytes behind", text)[1])
+        behind = int(
+            re.fullmatch(rf"rank 3 \(pid {os.getpid()} on .*\): (\d+) bytes behind", text)[1]
+        )
     more = 200
     sending = Receiving(lambda: [leg.writer.send_bytes(bytes(4000)) for _ in range(more)])
     for number in range(sent):
@@ -147,7 +173,7 @@ def test_a_frame_that_is_larger_than_the_window_arrives(legs, monkeypatch):
     assert reader.recv(WATCHDOG).sum() == np.arange(1 << 20).sum()
 
 
-# ---- Who comes -------------------------------------------------------------------------------------------------------
+# ---- Who comes -----------------------------------------------------------------------------------
 
 
 def test_the_readers_of_a_machine_share_one_ring(legs, peers):
@@ -156,7 +182,10 @@ def test_the_readers_of_a_machine_share_one_ring(legs, peers):
     leg.uplink.wait(WATCHDOG)
     text = leg.uplink.describe()
     assert text.count("bytes behind") == 1
-    assert f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid {pids[1]} on" in text
+    assert (
+        f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid "
+        f"{pids[1]} on" in text
+    )
     leg.writer.send({"to": "all"})
     assert [peer.call(receive) for peer in peers] == [{"to": "all"}] * 2
     for peer in reversed(peers):
@@ -227,7 +256,9 @@ def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
 def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
     leg = legs(3)
     leg.downlink(5)
-    with pytest.raises(TimeoutError, match=r"1 of 3 .*; 2 are missing, there are: rank 5 \(pid \d+ on "):
+    with pytest.raises(
+        TimeoutError, match=r"1 of 3 .*; 2 are missing, there are: rank 5 \(pid \d+ on "
+    ):
         leg.uplink.wait(0)
     assert "2 of 3 have not come yet" in leg.uplink.describe()
     waiting = Receiving(lambda: leg.uplink.wait(WATCHDOG))
@@ -272,7 +303,7 @@ def test_ipv6(legs):
     assert reader.recv(WATCHDOG) == 6
 
 
-# ---- Who goes --------------------------------------------------------------------------------------------------------
+# ---- Who goes ------------------------------------------------------------------------------------
 
 
 def wait_for_the_end(core):
@@ -297,7 +328,9 @@ def test_what_was_sent_arrives_though_the_end_comes_as_soon_as_the_last_reader(l
     assert reader.recv(WATCHDOG) == "last"
 
 
-def test_what_was_sent_arrives_though_the_end_comes_just_after_a_look_that_found_nothing(legs, monkeypatch):
+def test_what_was_sent_arrives_though_the_end_comes_just_after_a_look_that_found_nothing(
+    legs, monkeypatch
+):
     leg, take, looked = legs(), relay.Outlet.take, threading.Event()
 
     def take_and_wait(outlet):
@@ -336,7 +369,10 @@ def test_a_reader_that_closes_is_no_death_but_a_relay_tells_those_it_received_fo
     leg.writer.send(1)
     assert (relay.recv(WATCHDOG), third.recv(WATCHDOG)) == (1, 1)
     leg.downlinks[0].close(linger=0)
-    with pytest.raises(ringcast.SendError, match=r"rank 3 \(pid \d+ on .*which received for this machine, has closed"):
+    with pytest.raises(
+        ringcast.SendError,
+        match=r"rank 3 \(pid \d+ on .*which received for this machine, has closed",
+    ):
         third.recv(WATCHDOG)
     leg.writer.send(2)
     assert second.closed
@@ -348,7 +384,10 @@ def test_a_relay_that_dies_is_named_with_those_it_received_for(legs, peers):
     peers[1].start(receive_error)
     peers[0].process.kill()
     text = leg.lost()
-    assert f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid {pids[1]} on" in text
+    assert (
+        f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid "
+        f"{pids[1]} on" in text
+    )
     assert text.endswith(" too, has died, or its machine can't be reached any more")
     assert peers[1].finish()[0] == "WriterGone"
     leg.writer.send("goes on")
@@ -391,18 +430,25 @@ def test_when_the_writer_dies_its_readers_drain_and_hear_of_it(peer):
     peer.call(send_and_wait, "last")
     assert downlink.reader.recv(WATCHDOG) == "last"
     peer.process.kill()
-    with pytest.raises(ringcast.SendError, match=rf"the writer \(pid {peer.pid} on {socket.gethostname()}\) has died"):
+    with pytest.raises(
+        ringcast.SendError,
+        match=rf"the writer \(pid {peer.pid} on {socket.gethostname()}\) has died",
+    ):
         downlink.reader.recv(WATCHDOG)
     with pytest.raises(ringcast.WriterGone):
         downlink.reader.recv(WATCHDOG)
     downlink.close()
 
 
-# ---- What is left ----------------------------------------------------------------------------------------------------
+# ---- What is left --------------------------------------------------------------------------------
 
 
 def ours():
-    return [thread.name for thread in threading.enumerate() if thread.name in ("ringcast-hub", "ringcast-relay")]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name in ("ringcast-hub", "ringcast-relay")
+    ]
 
 
 def test_what_is_dropped_ends_its_threads():

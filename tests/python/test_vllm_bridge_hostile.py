@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leg between machines when somebody sends what he must not: an error that names him, or nothing, never a crash."""
+"""
+The leg between machines when somebody sends what he must not: an error that names him, or nothing,
+never a crash.
+"""
 
 import contextlib
 import json
@@ -37,7 +40,17 @@ def test_who_knows_the_secret_and_says_nonsense_disturbs_nobody(legs):
         with contextlib.suppress(ConnectionError):
             plain.sendall(os.urandom(1 << 16))
     stranger = zmq_transport.Connection(address, False)
-    for body in b"", b"H", b"H{", b"H[]", b"H" + b"[" * 10000, b"A" + bytes(8), b"B", b"\xff" * 1000, b"F":
+    for body in (
+        b"",
+        b"H",
+        b"H{",
+        b"H[]",
+        b"H" + b"[" * 10000,
+        b"A" + bytes(8),
+        b"B",
+        b"\xff" * 1000,
+        b"F",
+    ):
         stranger.sock.send(body)
         stranger.sock.send_multipart([body] * 3)
     reader = leg.downlink()
@@ -53,7 +66,18 @@ def _wait_for_loss(connection):
 
 
 @pytest.mark.parametrize(
-    "body", [b"A" + b"\xff" * 8, b"A", b"S{}", b"L{}", b'L{"text": 3}', b"H", b"?", b"", b'R{"handle": "x"}']
+    "body",
+    [
+        b"A" + b"\xff" * 8,
+        b"A",
+        b"S{}",
+        b"L{}",
+        b'L{"text": 3}',
+        b"H",
+        b"?",
+        b"",
+        b'R{"handle": "x"}',
+    ],
 )
 def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
     leg = legs()
@@ -72,7 +96,9 @@ def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
 def test_reports_without_an_end_take_one_thread_and_are_told_in_order(legs):
     told, goes_on = [], threading.Event()
     with ringcast.Writer(1 << 16) as writer:
-        hub = zmq_hub.ZmqHub(writer.handle, 1, LOOPBACK, lambda text: (goes_on.wait(WATCHDOG), told.append(text)))
+        hub = zmq_hub.ZmqHub(
+            writer.handle, 1, LOOPBACK, lambda text: (goes_on.wait(WATCHDOG), told.append(text))
+        )
         for number in range(50):
             hub._report(str(number))
         (thread,) = (thread for thread in threading.enumerate() if thread.name == "ringcast-lost")
@@ -83,7 +109,8 @@ def test_reports_without_an_end_take_one_thread_and_are_told_in_order(legs):
 
 
 class Damage:
-    """Stands between a writer's side and a reader's, and can send the reader's what is none of ZeroMQ's."""
+    """Stands between a writer's side and a reader's, and can send the reader's what is none of
+    ZeroMQ's."""
 
     def __init__(self, port):
         self._port = port
@@ -123,7 +150,9 @@ def test_a_relay_survives_damage_on_the_way(legs, monkeypatch, curve):
         leg.writer.send("before")
         assert downlink.reader.recv(WATCHDOG) == "before"
         between.reader.sendall(b"\x02" + b"\xff" * 8)  # a message of 2**64 - 1 bytes
-        with pytest.raises(ringcast.SendError, match="has died, or its machine can't be reached any more"):
+        with pytest.raises(
+            ringcast.SendError, match="has died, or its machine can't be reached any more"
+        ):
             downlink.reader.recv(WATCHDOG)
         Receiving(downlink.close).finish()
     assert "rank 3" in leg.lost()
@@ -143,10 +172,14 @@ class Endless:
 
 
 def test_who_does_not_stop_talking_keeps_nobody_from_other_work():
-    assert not zmq_hub.ZmqHub._hear(types.SimpleNamespace(_router=Endless([b"somebody", b"noise"]), _processes={}))
+    assert not zmq_hub.ZmqHub._hear(
+        types.SimpleNamespace(_router=Endless([b"somebody", b"noise"]), _processes={})
+    )
     link = types.SimpleNamespace(sock=Endless([b"C"]), _lost=False)
     link.take = lambda: zmq_transport.Connection.take(link)
-    assert relay.Relay._take_in(types.SimpleNamespace(_link=link, _why=None, _report_deaths=lambda: None))
+    assert relay.Relay._take_in(
+        types.SimpleNamespace(_link=link, _why=None, _report_deaths=lambda: None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +212,9 @@ def false_writer(state, messages, capacity):
     router.curve_server = True
     router.bind("tcp://127.0.0.1:*")
     secret = zmq_transport.z85.decode(public).hex()
-    state["pipe"].send(str(zmq_transport.Address(router.getsockopt_string(zmq.LAST_ENDPOINT), secret)))
+    state["pipe"].send(
+        str(zmq_transport.Address(router.getsockopt_string(zmq.LAST_ENDPOINT), secret))
+    )
     welcome = {
         "relays": [],
         "capacity": capacity,

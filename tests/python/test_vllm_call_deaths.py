@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The death of a worker reaches vLLM's executor while the answer of any worker is awaited. A worker that leaves in
-order is no death. Executor and workers are stand-ins."""
+"""The death of a worker reaches vLLM's executor while the answer of any worker is awaited. A worker
+that leaves in order is no death. Executor and workers are stand-ins."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from queues import meanwhile, once_it_waits, the_watching_thread, watchdog  # no
 import ringcast
 from ringcast.vllm import MessageQueue, _endpoints
 
-# ---- Stand-ins -------------------------------------------------------------------------------------------------------
+# ---- Stand-ins -----------------------------------------------------------------------------------
 
 
 class Worker:
@@ -62,7 +62,9 @@ def run(state):
 class Executor:
     def __init__(self, peers, **options):
         self.calls = MessageQueue(len(peers), len(peers), **options)
-        handles = [peer.call(make_worker, self.calls.handle, rank) for rank, peer in enumerate(peers)]
+        handles = [
+            peer.call(make_worker, self.calls.handle, rank) for rank, peer in enumerate(peers)
+        ]
         self.answers = [MessageQueue.create_from_handle(handle, 0) for handle in handles]
         for peer in peers:
             peer.start(run)
@@ -74,7 +76,10 @@ class Executor:
 
     def call(self, method, *args, rank=None):
         self.send(method, *args, rank=rank)
-        return [self.answers[one].dequeue() for one in (range(len(self.answers)) if rank is None else [rank])]
+        return [
+            self.answers[one].dequeue()
+            for one in (range(len(self.answers)) if rank is None else [rank])
+        ]
 
 
 def until_there(answers, count):
@@ -83,7 +88,7 @@ def until_there(answers, count):
             pass
 
 
-# ---- Deaths ----------------------------------------------------------------------------------------------------------
+# ---- Deaths --------------------------------------------------------------------------------------
 
 TEAMS = [(size, rank) for size in (2, 3) for rank in range(size)]
 
@@ -120,7 +125,9 @@ def assert_named(error, peers, rank, last):
     assert text.startswith(f"rank {rank} (pid {peers[rank].pid})") and "restart the engine" in text
     if isinstance(error, ringcast.ReaderDied):
         assert f"a reader of the message queue of pid {os.getpid()}, has died" in text
-        assert ("the last call was call" in text) == (last > 0) and (not last or f"was call {last}:" in text)
+        assert ("the last call was call" in text) == (last > 0) and (
+            not last or f"was call {last}:" in text
+        )
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -193,7 +200,7 @@ def test_a_death_is_named_after_the_shutdown_too(team):
     assert_named(raised.value, peers, 1, last=0)
 
 
-# ---- Workers that leave ----------------------------------------------------------------------------------------------
+# ---- Workers that leave --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
@@ -220,7 +227,7 @@ def test_workers_that_leave_in_any_order_are_no_deaths(team, order):
     assert "is gone, and all its answers were received" in str(raised.value)
 
 
-# ---- The other way round ---------------------------------------------------------------------------------------------
+# ---- The other way round -------------------------------------------------------------------------
 
 
 def make_executor(state):
@@ -259,7 +266,7 @@ def test_a_worker_is_not_misled_by_the_death_of_the_executor(team):
     assert name == "WriterGone" and f"(pid {executor.pid}) is gone" in text
 
 
-# ---- Warnings --------------------------------------------------------------------------------------------------------
+# ---- Warnings ------------------------------------------------------------------------------------
 
 
 def test_a_warning_names_the_awaited_worker_and_says_that_it_is_stopped(team, monkeypatch, caplog):

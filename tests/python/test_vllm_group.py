@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.group among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise. "Apart" are
-tensors that a test has travel as those on a device would: by a second group."""
+"""ringcast.vllm.group among the ranks of gloo groups; test_all_dropins.py has what all drop-ins
+promise. "Apart" are tensors that a test has travel as those on a device would: by a second group.
+"""
 
 import contextlib
 import os
@@ -44,7 +45,7 @@ def apart(request):
     return request.param
 
 
-# ---- Broadcasts ------------------------------------------------------------------------------------------------------
+# ---- Broadcasts ----------------------------------------------------------------------------------
 
 
 @on_ranks(4)
@@ -52,7 +53,9 @@ def test_a_tensor_is_filled_in_place_from_any_source(apart: bool) -> None:
     with group_of_all(apart) as group:
         for src in range(group.world_size):
             for dtype in torch.float32, torch.int8, torch.bfloat16:
-                tensor = torch.full((3, 2), src + 1 if group.rank_in_group == src else 0, dtype=dtype)
+                tensor = torch.full(
+                    (3, 2), src + 1 if group.rank_in_group == src else 0, dtype=dtype
+                )
                 assert group.broadcast(tensor, src) is tensor and bool((tensor == src + 1).all())
 
 
@@ -74,8 +77,15 @@ def test_what_travels_apart_is_not_in_the_frame(ranks):
 @on_ranks(2)
 def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works() -> None:
     group = Group()
-    for function in group.broadcast, group.broadcast_object, group.broadcast_object_list, group.broadcast_tensor_dict:
-        assert text_of(AssertionError, lambda function=function: function([], 2)).startswith("Invalid src rank (2)")
+    for function in (
+        group.broadcast,
+        group.broadcast_object,
+        group.broadcast_object_list,
+        group.broadcast_tensor_dict,
+    ):
+        assert text_of(AssertionError, lambda function=function: function([], 2)).startswith(
+            "Invalid src rank (2)"
+        )
     mine = group.rank_in_group == 0
     if mine:
         text = text_of(AssertionError, lambda: group.broadcast_tensor_dict([1]))
@@ -98,7 +108,12 @@ def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works() 
 def test_a_rank_that_is_alone_gets_its_input_back() -> None:
     group = Group()
     obj: Any = {"x": torch.ones(2)}
-    for function in group.broadcast_tensor_dict, group.broadcast_object, group.broadcast_object_list, group.broadcast:
+    for function in (
+        group.broadcast_tensor_dict,
+        group.broadcast_object,
+        group.broadcast_object_list,
+        group.broadcast,
+    ):
         assert function(obj) is obj
     assert group.send_tensor_dict(obj) is obj and group.isend_tensor_dict(obj) == []
     assert group.recv_tensor_dict() is None and group.irecv_tensor_dict() == (None, [], [])
@@ -107,7 +122,7 @@ def test_a_rank_that_is_alone_gets_its_input_back() -> None:
     assert "same ranks" not in text_of(TypeError, lambda: Group(dist.group.WORLD, "nccl"))
 
 
-# ---- From one rank to another ----------------------------------------------------------------------------------------
+# ---- From one rank to another --------------------------------------------------------------------
 
 
 @on_ranks(4)
@@ -127,7 +142,10 @@ def test_dicts_go_around_the_ring_of_ranks(apart: bool) -> None:
 
 
 def ranks_isend_first(count: int, size: int, capacity: str) -> List[int]:
-    """Both send all before either receives, three times: before there is a ring, while it begins, and in it."""
+    """
+    Both send all before either receives, three times: before there is a ring, while it begins, and
+    in it.
+    """
     os.environ["RINGCAST_CAPACITY"] = capacity
     os.environ["RINGCAST_SPILL_BYTES"] = "0"
     group = Group()
@@ -242,7 +260,7 @@ def test_who_cannot_attach_receives_all_the_same() -> None:
     assert end._on_ring == (peer == 0) and end.ring.closed == (peer == 1) and len(end.posted) <= 1
 
 
-# ---- Gathered --------------------------------------------------------------------------------------------------------
+# ---- Gathered ------------------------------------------------------------------------------------
 
 
 @on_ranks(4)
@@ -255,17 +273,25 @@ def test_parts_are_gathered_where_they_travel_apart(apart: bool) -> None:
             if dist.get_rank() in pair:
                 made["tp" if pair in ((0, 1), (2, 3)) else "pp"] = Group(cpu, device)
         tp, pp = made["tp"], made["pp"]
-        tensors = {"even": torch.arange(12.0).reshape(3, 4), "odd": torch.arange(3.0), "own": torch.arange(4.0)}
+        tensors = {
+            "even": torch.arange(12.0).reshape(3, 4),
+            "odd": torch.arange(3.0),
+            "own": torch.arange(4.0),
+        }
         chosen = {"own": False}
         for step in range(4):
             if pp.rank_in_group == 0:
                 tensors["own"] += tp.rank_in_group
-                handles = pp.isend_tensor_dict(tensors, all_gather_group=tp, all_gather_tensors=chosen)
+                handles = pp.isend_tensor_dict(
+                    tensors, all_gather_group=tp, all_gather_tensors=chosen
+                )
                 assert len(handles) == (4 if apart else 1)
                 for handle in handles:
                     handle.wait()
             else:
-                got, handles, postprocess = pp.irecv_tensor_dict(all_gather_group=tp, all_gather_tensors=chosen)
+                got, handles, postprocess = pp.irecv_tensor_dict(
+                    all_gather_group=tp, all_gather_tensors=chosen
+                )
                 assert (len(handles), len(postprocess)) == ((3, 1) if apart else (0, 0))
                 if apart:
                     assert got["even"].shape == (6,)
@@ -282,7 +308,7 @@ def test_parts_are_gathered_where_they_travel_apart(apart: bool) -> None:
             assert_same(pp.recv_tensor_dict(all_gather_group=tp), {"x": torch.ones(4)})
 
 
-# ---- Queues ----------------------------------------------------------------------------------------------------------
+# ---- Queues --------------------------------------------------------------------------------------
 
 
 def ranks_sub_group() -> Any:
@@ -307,13 +333,15 @@ def test_sub_groups_have_queues_of_their_own(ranks):
     assert ranks.run(4, ranks_sub_group) == [(1, []), (1, [0, 1]), (3, []), (3, [2, 3])]
 
 
-# ---- Names -----------------------------------------------------------------------------------------------------------
+# ---- Names ---------------------------------------------------------------------------------------
 
 
 @on_ranks(3)
 def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
     rank = dist.get_rank()
-    tp, pp, lone = (Group(dist.new_group([0, 2])) if rank != 1 else dist.new_group([0, 2]) for _ in range(3))
+    tp, pp, lone = (
+        Group(dist.new_group([0, 2])) if rank != 1 else dist.new_group([0, 2]) for _ in range(3)
+    )
     if rank != 1:
         made = types.SimpleNamespace(_groups={"tp:0": weakref.ref(tp), "pp:1": weakref.ref(pp)})
         with pytest.MonkeyPatch.context() as patch:
@@ -322,7 +350,9 @@ def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
             tp.broadcast_object_list([1], 0)
             pp.broadcast_tensor_dict({}, 1)
             pp.broadcast(torch.ones(1), 0)
-            ringcast.torch.broadcast_object(1, 1, lone.cpu_group)  # of no coordinator, and by another function
+            ringcast.torch.broadcast_object(
+                1, 1, lone.cpu_group
+            )  # of no coordinator, and by another function
             lone.broadcast_object(1, 0)
             for group in tp, lone:
                 if rank == 0:
@@ -330,12 +360,27 @@ def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
                 else:
                     assert group.recv_object(0) == 1
             queue = MessageQueue.create_from_process_group(tp.cpu_group, 1 << 16, 2, 1)
-            single, _ = MessageQueue.create_from_process_group_single_reader(pp.cpu_group, 1 << 16, 2)
+            single, _ = MessageQueue.create_from_process_group_single_reader(
+                pp.cpu_group, 1 << 16, 2
+            )
         alone = lone.cpu_group.group_name
         assert names_of_rings() == sorted(
-            [f"vllm.{alone}.0", f"vllm.{alone}.0-2", "vllm.mq.pp:1.0-0", "vllm.pp:1.0", "vllm.tp.0", "vllm.tp.0-2"]
+            [
+                f"vllm.{alone}.0",
+                f"vllm.{alone}.0-2",
+                "vllm.mq.pp:1.0-0",
+                "vllm.pp:1.0",
+                "vllm.tp.0",
+                "vllm.tp.0-2",
+            ]
             if rank == 0
-            else [f"torch.{alone}.2", "vllm.mq.pp:1.2-0", "vllm.mq.tp.2", "vllm.pp:1.2", "vllm.tp.2"]
+            else [
+                f"torch.{alone}.2",
+                "vllm.mq.pp:1.2-0",
+                "vllm.mq.tp.2",
+                "vllm.pp:1.2",
+                "vllm.tp.2",
+            ]
         )
         assert queue and single
     dist.barrier()

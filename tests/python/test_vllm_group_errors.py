@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.group when something can't be sent, or a rank dies or leaves: what is sent from one rank to another."""
+"""ringcast.vllm.group when something can't be sent, or a rank dies or leaves: what is sent from one
+rank to another."""
 
 import os
 import signal
@@ -27,16 +28,22 @@ pytestmark = pytest.mark.alike
 
 
 def test_without_a_group_it_says_what_to_call_first() -> None:
-    with pytest.raises(ValueError, match="there is no default group: call torch.distributed.init_process_group"):
+    with pytest.raises(
+        ValueError, match="there is no default group: call torch.distributed.init_process_group"
+    ):
         Group()
-    with pytest.raises(TypeError, match="device_group must be a torch.distributed.ProcessGroup, not str"):
+    with pytest.raises(
+        TypeError, match="device_group must be a torch.distributed.ProcessGroup, not str"
+    ):
         Group(dist.ProcessGroup(0, 1), "cuda")
 
 
 @on_ranks(2)
 def test_a_group_of_the_device_with_other_ranks_is_refused() -> None:
     alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
-    assert "the same ranks as cpu_group, in the same order" in text_of(ValueError, lambda: Group(None, alone))
+    assert "the same ranks as cpu_group, in the same order" in text_of(
+        ValueError, lambda: Group(None, alone)
+    )
 
 
 @on_ranks(2)
@@ -82,14 +89,17 @@ def test_what_does_not_fit_is_said_also_from_the_outbox(ranks):
 
 @on_ranks(2)
 def test_an_outbox_whose_ring_is_closed_ends() -> None:
-    """The outbox's thread is the one that collects the group, and so closes the ring that it sends into."""
+    """The outbox's thread is the one that collects the group, and so closes the ring that it sends
+    into."""
     os.environ.update(RINGCAST_CAPACITY="65536", RINGCAST_SPILL_BYTES="0")
     group = Group()
     send_some(group)
     if group.rank_in_group == 0:
         end = end_to(group, 1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(end, "_judge", lambda *its, judge=end._judge: (end.close(), judge(*its))[1])
+            patch.setattr(
+                end, "_judge", lambda *its, judge=end._judge: (end.close(), judge(*its))[1]
+            )
             handles = [group.isend_object(bytes(5000), 1) for _ in range(50)]
             handles.append(group.isend_object(bytes(100_000), 1))
             handles.append(group.isend_object("lost", 1))
@@ -125,8 +135,8 @@ def test_an_answer_of_which_a_part_is_there_is_not_taken_for_another() -> None:
 
 
 def ranks_one_dies() -> Dict[str, List[str]]:
-    """Rank 1 dies: with a ring in use each way; with a message on its way to it, and one from it received; and where
-    nothing was ever sent."""
+    """Rank 1 dies: with a ring in use each way; with a message on its way to it, and one from it
+    received; and where nothing was ever sent."""
     os.environ["RINGCAST_CAPACITY"] = "65536"
     ring, begun, unused = Group(), Group(dist.new_group()), Group(dist.new_group())
     me, peer = ring.rank_in_group, 1 - ring.rank_in_group
@@ -155,7 +165,9 @@ def ranks_one_dies() -> Dict[str, List[str]]:
     texts["sent, begun"] = [text_of(ringcast.ReaderDied, handle.wait)]
     texts["sent, unused"] = []
     for name, group in ("begun", begun), ("unused", unused):
-        texts[f"sent, {name}"] += [text_of(ringcast.ReaderDied, lambda group=group: group.send_object(1, 1))] * 2
+        texts[f"sent, {name}"] += [
+            text_of(ringcast.ReaderDied, lambda group=group: group.send_object(1, 1))
+        ] * 2
     texts["sent, ring"] = [text_of(ringcast.ReaderDied, handle.wait) for handle in handles[-2:]]
     texts["sent, ring"] += [text_of(ringcast.ReaderDied, lambda: ring.isend_tensor_dict({}, 1))]
     return texts
@@ -168,7 +180,9 @@ def test_one_that_dies_is_named_to_who_sends_to_it_and_who_receives_from_it(mort
     assert ended.startswith(who + "has died") and "lost" in ended
     assert gone.startswith(who + "can't be reached (")
     assert all(text.startswith(who + "can't be reached (") for text in texts["received, begun"])
-    assert all(text.startswith("rank 1 (its pid is not known: ") for text in texts["received, unused"])
+    assert all(
+        text.startswith("rank 1 (its pid is not known: ") for text in texts["received, unused"]
+    )
     for name in "begun", "unused":
         for text in texts[f"sent, {name}"]:
             assert text.startswith("rank 1 (its pid was never known) can't be reached ("), text
@@ -214,7 +228,7 @@ def test_a_sender_hears_that_the_receiver_left(ranks):
     assert "has left" in ranks.run(2, ranks_leaving)[0]
 
 
-# ---- Threads, and an exit with frames under way ----------------------------------------------------------------------
+# ---- Threads, and an exit with frames under way --------------------------------------------------
 
 
 @on_ranks(2)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else. `make vllm-compat` has
-the real ones."""
+"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else. `make
+vllm-compat` has the real ones."""
 
 import importlib
 import inspect
@@ -41,7 +41,7 @@ PACKAGE = pathlib.Path(ins.__file__).parents[2]
 vllm = pytest.fixture(package)
 
 
-# ---- In place, and out again -----------------------------------------------------------------------------------------
+# ---- In place, and out again ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [OLDEST, NEWEST])
@@ -180,7 +180,7 @@ def test_what_vllm_lacks_is_told_as_it_is(vllm):
         ins.install()
 
 
-# ---- What we put there fits what was there ---------------------------------------------------------------------------
+# ---- What we put there fits what was there -------------------------------------------------------
 
 
 def test_ours_take_all_that_the_known_signatures_take():
@@ -198,7 +198,9 @@ def test_ours_take_all_that_the_known_signatures_take():
             exec(f"def function{signature}: pass", scope)
             theirs = list(inspect.signature(scope["function"]).parameters.values())
             for mine, its in zip(ours, theirs):
-                assert (mine.name, mine.default, mine.kind) == (its.name, its.default, its.kind), name
+                assert (mine.name, mine.default, mine.kind) == (its.name, its.default, its.kind), (
+                    name
+                )
             assert len(ours) >= len(theirs), name
             assert all(more.default is not more.empty for more in ours[len(theirs) :]), name
     *fields, own = [field.name for field in ins.dataclasses.fields(Handle)]
@@ -206,14 +208,16 @@ def test_ours_take_all_that_the_known_signatures_take():
     assert own == "place"
 
 
-# ---- vLLM's plugins --------------------------------------------------------------------------------------------------
+# ---- vLLM's plugins ------------------------------------------------------------------------------
 
 
 def python(folder, code, **environment):
     path = os.pathsep.join([str(folder), str(PACKAGE)])
     command = [sys.executable, "-W", "always", "-c", code]
     environment = {**os.environ, "PYTHONPATH": path, **environment}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result
 
@@ -243,7 +247,10 @@ def test_the_plugin_warns_and_never_raises(tmp_path):
     modules[QUEUES] = "raise OSError('a library is broken')\n"
     write(tmp_path, modules)
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="1").stderr
-    assert "RuntimeWarning: ringcast is not put in place, vLLM goes on as it was: a library is broken" in told
+    assert (
+        "RuntimeWarning: ringcast is not put in place, vLLM goes on as it was: a library is broken"
+        in told
+    )
     told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="yes").stderr
     assert "RINGCAST_VLLM is 'yes'" in told and "vLLM's own functions stay" in told
     for asked in "1,on_death=maybe", "1,share=local", "1,on_death", "1,":
@@ -258,7 +265,7 @@ def test_vllm_finds_the_plugin():
     assert name == "ringcast" and getattr(importlib.import_module(module), function) is _plugin.vllm
 
 
-# ---- A handle that reaches a process where nobody has installed ------------------------------------------------------
+# ---- A handle that reaches a process where nobody has installed ----------------------------------
 
 
 def serve(handle, pipe):
@@ -314,7 +321,9 @@ def test_a_handle_that_comes_where_it_can_not_be_used_says_so(tmp_path, vllm):
         f"import pickle, warnings\nwarnings.simplefilter('ignore')\n"
         f"try: pickle.loads({pickled!r})\nexcept RuntimeError as error: print(error)"
     )
-    assert "take the same versions of vLLM and ringcast in all processes" in python(other, code).stdout
+    assert (
+        "take the same versions of vLLM and ringcast in all processes" in python(other, code).stdout
+    )
     nowhere = tmp_path / "nowhere"
     nowhere.mkdir()
     assert "a ring" in python(nowhere, f"import pickle\nprint(pickle.loads({pickled!r}))").stdout

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue over a ring: what arrives, what is waited for, and what is told when it goes on for long."""
+"""
+vLLM's MessageQueue over a ring: what arrives, what is waited for, and what is told when it goes on
+for long.
+"""
 
 import contextlib
 import dataclasses
@@ -14,7 +17,16 @@ import weakref
 
 import pytest
 from peers import WATCHDOG, in_a_fork, names_of_rings
-from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
+from queues import (
+    SMALL,
+    fill,
+    make,
+    make_ready,
+    meanwhile,
+    once_it_waits,
+    the_watching_thread,  # noqa: F401
+    watchdog,  # noqa: F401
+)
 
 import ringcast
 from ringcast.vllm import Handle, MessageQueue, _endpoints
@@ -24,14 +36,18 @@ pytestmark = pytest.mark.alike
 PEER = "vllm.distributed.device_communicators.shm_broadcast"
 
 
-# ---- What arrives ----------------------------------------------------------------------------------------------------
+# ---- What arrives --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("least", [0, 4 << 20])
 def test_the_budget_only_makes_the_ring_smaller(monkeypatch, least):
     monkeypatch.setattr("ringcast.vllm.queue._LEAST_DEFAULT", least)
     default = ringcast.Writer().capacity
-    for bytes_, chunks, capacity in ((24 << 20, 10, default), (1 << 20, 1, 1 << 20), (40 << 10, 2, 128 << 10)):
+    for bytes_, chunks, capacity in (
+        (24 << 20, 10, default),
+        (1 << 20, 1, 1 << 20),
+        (40 << 10, 2, 128 << 10),
+    ):
         writer = MessageQueue(1, 1, max_chunk_bytes=bytes_, max_chunks=chunks)
         assert ringcast.Tap(writer.handle.buffer_handle).info().capacity == min(default, capacity)
 
@@ -39,20 +55,26 @@ def test_the_budget_only_makes_the_ring_smaller(monkeypatch, least):
 def test_what_is_too_large_names_the_setting(monkeypatch):
     monkeypatch.setenv("RINGCAST_SPILL_BYTES", "0")
     writer, reader = make_ready(**SMALL)
-    with pytest.raises(ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES in the writer's process to at "):
+    with pytest.raises(
+        ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES in the writer's process to at "
+    ):
         writer.enqueue(bytes(1 << 20))
     writer.enqueue("goes on")
     assert reader.dequeue(timeout=0) == "goes on"
 
 
-# ---- The contract ----------------------------------------------------------------------------------------------------
+# ---- The contract --------------------------------------------------------------------------------
 
 
 def test_the_ends_know_what_they_are():
     writer, (reader,) = make()
     assert (writer.n_local_reader, writer.n_remote_reader) == (1, 0)
     for queue, is_writer in ((writer, True), (reader, False)):
-        assert (queue._is_writer, queue._is_local_reader, queue._is_remote_reader) == (is_writer, not is_writer, False)
+        assert (queue._is_writer, queue._is_local_reader, queue._is_remote_reader) == (
+            is_writer,
+            not is_writer,
+            False,
+        )
         assert queue.local_reader_rank == (-1 if is_writer else 0)
         assert queue.shutting_down is False and queue.remote_socket is None
     with pytest.raises(RuntimeError, match="Only readers can dequeue"):
@@ -65,7 +87,9 @@ def test_ranks_are_those_that_the_handle_says():
     writer = MessageQueue(2, 2, local_reader_ranks=[5, 3], enable_shm_tensor_arena=True)
     readers = [MessageQueue.create_from_handle(writer.handle, rank) for rank in (3, 5)]
     assert [reader.local_reader_rank for reader in readers] == [1, 0]
-    with pytest.raises(ValueError, match=r"rank 4 is no reader of this queue: its local_reader_ranks are \[5, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"rank 4 is no reader of this queue: its local_reader_ranks are \[5, 3\]"
+    ):
         MessageQueue.create_from_handle(writer.handle, 4)
     broken = dataclasses.replace(writer.handle, buffer_handle=None)
     with pytest.raises(ValueError, match=r"the handle has local readers, \[5, 3\], but no ring"):
@@ -75,11 +99,21 @@ def test_ranks_are_those_that_the_handle_says():
 @pytest.mark.parametrize(
     "args, options, error, text",
     [
-        ((2, 2, [0]), {}, AssertionError, "local_reader_ranks has 1 ranks, and n_local_reader is 2"),
+        (
+            (2, 2, [0]),
+            {},
+            AssertionError,
+            "local_reader_ranks has 1 ranks, and n_local_reader is 2",
+        ),
         ((1, 2), {}, ValueError, "n_local_reader must be from 0 to n_reader, 1, not 2"),
         ((1, 1), {"max_chunks": 0}, ValueError, "must be above 0, not 25165824 and 0"),
         ((2, 2, [1, 1]), {}, ValueError, r"local_reader_ranks has a rank twice: \[1, 1\]"),
-        ((2, 2, ["1", 0]), {}, TypeError, "each of local_reader_ranks must be an int, not str: '1'"),
+        (
+            (2, 2, ["1", 0]),
+            {},
+            TypeError,
+            "each of local_reader_ranks must be an int, not str: '1'",
+        ),
         (("2", 2), {}, TypeError, "n_reader must be an int, not str: '2'"),
         ((2, 2.0), {}, TypeError, "n_local_reader must be an int, not float: 2.0"),
         ((1, 1), {"max_chunks": None}, TypeError, "max_chunks must be an int, not NoneType"),
@@ -91,7 +125,10 @@ def test_arguments_that_make_no_queue(args, options, error, text):
 
 
 def test_a_ring_has_the_name_of_the_queue_that_vllm_makes():
-    """A worker attaches to the queue of calls before making the queue of answers; the executor is the other way."""
+    """
+    A worker attaches to the queue of calls before making the queue of answers; the executor is the
+    other way.
+    """
     writer = MessageQueue(4, 4)
     assert ringcast.Tap(writer.handle.buffer_handle).info().name == "vllm.mq.calls"
 
@@ -214,10 +251,12 @@ def test_a_queue_in_a_cycle_is_collected():
     weak = [weakref.ref(writer), weakref.ref(reader), weakref.ref(writer._end)]
     del queue, writer, reader
     gc.collect()
-    assert [reference() for reference in weak] == [None] * 3  # and conftest looks for memory and descriptors
+    assert [reference() for reference in weak] == [
+        None
+    ] * 3  # and conftest looks for memory and descriptors
 
 
-# ---- Being ready -----------------------------------------------------------------------------------------------------
+# ---- Being ready ---------------------------------------------------------------------------------
 
 
 def test_nobody_is_ready_before_all_are_there():
@@ -260,7 +299,7 @@ def test_who_does_not_wait_until_ready_is_not_told():
     assert reader.dequeue(timeout=WATCHDOG) == "message"
 
 
-# ---- Shutting down ---------------------------------------------------------------------------------------------------
+# ---- Shutting down -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timeout", [None, WATCHDOG])
@@ -268,7 +307,9 @@ def test_shutdown_ends_the_wait_of_a_reader(timeout):
     writer, reader = make_ready()
     with contextlib.ExitStack() as stack:
         with once_it_waits(reader):
-            outcome = stack.enter_context(meanwhile(lambda: reader.dequeue(timeout, indefinite=True)))
+            outcome = stack.enter_context(
+                meanwhile(lambda: reader.dequeue(timeout, indefinite=True))
+            )
         for _ in range(3):
             reader.shutdown()
     assert repr(outcome) == "[RuntimeError('cancelled')]" and reader.shutting_down
@@ -302,7 +343,9 @@ def test_shutdown_ends_waiting_until_ready():
     assert repr(outcome) == repr(heard) == "[RuntimeError('cancelled')]"
 
 
-@pytest.mark.parametrize("busy, ours, spin", [("0.002", "", 2_000_000), ("0", "", 0), ("0.002", "7", 7000)])
+@pytest.mark.parametrize(
+    "busy, ours, spin", [("0.002", "", 2_000_000), ("0", "", 0), ("0.002", "7", 7000)]
+)
 def test_vllms_busy_loop_is_the_spin_time(monkeypatch, busy, ours, spin):
     monkeypatch.setenv("VLLM_SHM_BROADCAST_BUSY_LOOP_S", busy)
     monkeypatch.setenv("RINGCAST_SPIN_US", ours)
@@ -311,18 +354,23 @@ def test_vllms_busy_loop_is_the_spin_time(monkeypatch, busy, ours, spin):
 
 def test_a_busy_loop_that_is_no_time_is_refused(monkeypatch):
     monkeypatch.setenv("VLLM_SHM_BROADCAST_BUSY_LOOP_S", "long")
-    with pytest.raises(ValueError, match="VLLM_SHM_BROADCAST_BUSY_LOOP_S is 'long': it must be seconds"):
+    with pytest.raises(
+        ValueError, match="VLLM_SHM_BROADCAST_BUSY_LOOP_S is 'long': it must be seconds"
+    ):
         MessageQueue(1, 1)
 
 
-# ---- Warnings --------------------------------------------------------------------------------------------------------
+# ---- Warnings ------------------------------------------------------------------------------------
 
 
 def warnings_of(caplog):
     found = [record for record in caplog.records if record.name == "ringcast.vllm"]
     assert all(record.levelno == logging.WARNING for record in found)
     caplog.clear()
-    return [re.sub(r"found in \d+ seconds", "found in some seconds", record.getMessage()) for record in found]
+    return [
+        re.sub(r"found in \d+ seconds", "found in some seconds", record.getMessage())
+        for record in found
+    ]
 
 
 @pytest.fixture(params=["environment", "vllm"])
@@ -342,7 +390,8 @@ def test_a_reader_that_waits_warns_unless_it_is_told_not_to(every_millisecond, c
         reader.dequeue(timeout=0.01)
     pid = reader._end.ring.writer_pid
     assert warnings_of(caplog)[0] == (
-        f"No available shared memory broadcast block found in some seconds: the writer (pid {pid}) is alive, and all "
+        f"No available shared memory broadcast block found in some seconds: the writer (pid "
+        f"{pid}) is alive, and all "
         "that it has sent was received"
     )
     with pytest.raises(TimeoutError):
@@ -350,7 +399,9 @@ def test_a_reader_that_waits_warns_unless_it_is_told_not_to(every_millisecond, c
     assert warnings_of(caplog) == []
 
 
-def test_vllms_logger_has_the_warning_and_that_the_call_goes_on(every_millisecond, caplog, monkeypatch):
+def test_vllms_logger_has_the_warning_and_that_the_call_goes_on(
+    every_millisecond, caplog, monkeypatch
+):
     module = types.SimpleNamespace(init_logger=logging.getLogger)
     monkeypatch.setitem(sys.modules, "vllm.logger", module)
     writer, reader = make_ready()
@@ -376,7 +427,10 @@ def test_a_writer_that_waits_says_for_whom(every_millisecond, caplog):
     texts = warnings_of(caplog)
     start = "No available shared memory broadcast block found in some seconds: rank 0 (pid "
     assert texts and texts[0].startswith(start)
-    assert f") is alive, {one._end.ring.lag} bytes ({number} messages) behind, and has held the writer" in texts[0]
+    assert (
+        f") is alive, {one._end.ring.lag} bytes ({number} messages) behind, and has held the writer"
+        in texts[0]
+    )
     assert "rank 1" not in texts[0]
 
 
@@ -387,7 +441,10 @@ def test_who_waits_for_readers_says_who_is_missing(every_millisecond, caplog):
         while not caplog.records:
             pass
         writer.shutdown()
-    assert "some seconds: 1 of 3 readers are attached; missing: rank 0, rank 2" in warnings_of(caplog)[0]
+    assert (
+        "some seconds: 1 of 3 readers are attached; missing: rank 0, rank 2"
+        in warnings_of(caplog)[0]
+    )
     del reader
 
 
@@ -395,12 +452,16 @@ def test_who_waits_for_readers_says_who_is_missing(every_millisecond, caplog):
 def test_an_interval_that_is_none_is_refused(monkeypatch, value):
     writer, reader = make_ready()
     monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", value)
-    with pytest.raises(ValueError, match=f"VLLM_RINGBUFFER_WARNING_INTERVAL is '{value}': it must be a number of sec"):
+    with pytest.raises(
+        ValueError,
+        match=f"VLLM_RINGBUFFER_WARNING_INTERVAL is '{value}': it must be a number of sec",
+    ):
         reader.dequeue(timeout=0.01)
 
 
 @pytest.mark.parametrize(
-    "engine, name", [(None, "ringcast.vllm"), ("sglang", "sglang.ringcast"), ("vllm.logger", "its own")]
+    "engine, name",
+    [(None, "ringcast.vllm"), ("sglang", "sglang.ringcast"), ("vllm.logger", "its own")],
 )
 def test_the_logger_is_of_the_engine(monkeypatch, engine, name):
     for module in "sglang", "vllm.logger":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue when one of its processes dies: all others are told who, at once. One that leaves is no death."""
+"""vLLM's MessageQueue when one of its processes dies: all others are told who, at once. One that
+leaves is no death."""
 
 import contextlib
 import gc
@@ -16,7 +17,7 @@ import ringcast
 from ringcast import _watch
 from ringcast.vllm import MessageQueue, _endpoints
 
-# ---- What peers do ---------------------------------------------------------------------------------------------------
+# ---- What peers do -------------------------------------------------------------------------------
 
 
 def attach(state, handle, rank):
@@ -45,7 +46,7 @@ def drop(state):
     gc.collect()
 
 
-# ---- Readers that die ------------------------------------------------------------------------------------------------
+# ---- Readers that die ----------------------------------------------------------------------------
 
 
 def with_a_peer(peer, **options):
@@ -65,7 +66,9 @@ def kill(peer):
 
 
 def assert_told(peer, *calls):
-    text = rf"rank 1 \(pid {peer.pid}\), a reader of the message queue of pid {os.getpid()}, has died"
+    text = (
+        rf"rank 1 \(pid {peer.pid}\), a reader of the message queue of pid {os.getpid()}, has died"
+    )
     for call in calls:
         for _ in range(2):
             with pytest.raises(ringcast.ReaderDied, match=text):
@@ -126,10 +129,14 @@ def test_a_death_ends_waiting_until_ready(peer):
     peer.call(attach, writer.handle, 1)
     with contextlib.ExitStack() as stack:
         with once_it_waits(reader):
-            outcomes = [stack.enter_context(meanwhile(queue.wait_until_ready)) for queue in (writer, reader)]
+            outcomes = [
+                stack.enter_context(meanwhile(queue.wait_until_ready)) for queue in (writer, reader)
+            ]
         kill(peer)
     for outcome in outcomes:
-        assert isinstance(outcome[0], ringcast.ReaderDied) and f"rank 1 (pid {peer.pid})" in str(outcome[0])
+        assert isinstance(outcome[0], ringcast.ReaderDied) and f"rank 1 (pid {peer.pid})" in str(
+            outcome[0]
+        )
     assert_told(peer, writer.wait_until_ready, reader.wait_until_ready, lambda: writer.enqueue(1))
 
 
@@ -172,7 +179,7 @@ def test_several_deaths_are_told_once():
         writer.enqueue(1)
 
 
-# ---- Writers that die ------------------------------------------------------------------------------------------------
+# ---- Writers that die ----------------------------------------------------------------------------
 
 
 def test_the_death_of_the_writer_ends_waiting_until_ready(peer):
@@ -182,7 +189,7 @@ def test_the_death_of_the_writer_ends_waiting_until_ready(peer):
     assert isinstance(outcome[0], ringcast.WriterGone) and f"pid {peer.pid}" in str(outcome[0])
 
 
-# ---- Who leaves ------------------------------------------------------------------------------------------------------
+# ---- Who leaves ----------------------------------------------------------------------------------
 
 
 def goes_on(writer, reader):
@@ -219,7 +226,9 @@ def attach_and_end(handle, rank, waiting):
 def test_a_reader_whose_process_ends_has_left(method, waiting):
     writer = MessageQueue(2, 2)
     reader = MessageQueue.create_from_handle(writer.handle, 0)
-    process = multiprocessing.get_context(method).Process(target=attach_and_end, args=(writer.handle, 1, waiting))
+    process = multiprocessing.get_context(method).Process(
+        target=attach_and_end, args=(writer.handle, 1, waiting)
+    )
     process.start()
     writer.wait_until_ready()
     process.join(WATCHDOG)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue for readers of other machines, which are in this process, and among the ranks of a group, which
-are threads here."""
+"""
+vLLM's MessageQueue for readers of other machines, which are in this process, and among the ranks of
+a group, which are threads here.
+"""
 
 import collections
 import contextlib
@@ -19,20 +21,27 @@ import ringcast.vllm
 from ringcast.vllm import MessageQueue
 
 pytestmark = pytest.mark.alike
-needs_zmq = pytest.mark.skipif(importlib.util.find_spec("zmq") is None, reason="pyzmq is not installed here")
+needs_zmq = pytest.mark.skipif(
+    importlib.util.find_spec("zmq") is None, reason="pyzmq is not installed here"
+)
 
 
-# ---- Readers on this machine and on others ---------------------------------------------------------------------------
+# ---- Readers on this machine and on others -------------------------------------------------------
 
 
 @needs_zmq
 def test_a_queue_may_have_readers_on_this_machine_and_on_others(monkeypatch):
     monkeypatch.setenv("VLLM_HOST_IP", "127.0.0.1")
     writer = MessageQueue(2, 1)
-    assert writer.handle.remote_subscribe_addr == writer.remote_socket.address and writer.n_remote_reader == 1
+    assert (
+        writer.handle.remote_subscribe_addr == writer.remote_socket.address
+        and writer.n_remote_reader == 1
+    )
     assert "//127.0.0.1:" in writer.remote_socket.address
     near = MessageQueue.create_from_handle(writer.handle, 0)
-    with pytest.raises(TimeoutError, match="1 of 1 readers are attached; remote readers: 1 of 1 have not come yet"):
+    with pytest.raises(
+        TimeoutError, match="1 of 1 readers are attached; remote readers: 1 of 1 have not come yet"
+    ):
         writer.enqueue("early", timeout=0.01)
     far = MessageQueue.create_from_handle(writer.handle, -1)
     assert (far._is_writer, far._is_local_reader, far._is_remote_reader) == (False, False, True)
@@ -79,11 +88,12 @@ def test_without_pyzmq_the_error_says_what_to_install(monkeypatch):
         MessageQueue(2, 1)
 
 
-# ---- In a group without torch ----------------------------------------------------------------------------------------
+# ---- In a group without torch --------------------------------------------------------------------
 
 
 class Group:
-    """As vLLM's StatelessProcessGroup, for threads. Each rank has one of these; the store is all theirs."""
+    """As vLLM's StatelessProcessGroup, for threads. Each rank has one of these; the store is all
+    theirs."""
 
     def __init__(self, rank, world_size, store):
         self.rank, self.world_size, self._store = rank, world_size, store
@@ -111,7 +121,10 @@ def run_group(world, function, *args):
     """function(group, *args) on each rank, in threads; what each returned or raised."""
     store = threading.Condition(), {}
     with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(meanwhile(function, Group(rank, world, store), *args)) for rank in range(world)]
+        found = [
+            stack.enter_context(meanwhile(function, Group(rank, world, store), *args))
+            for rank in range(world)
+        ]
     return [outcome[0] for outcome in found]
 
 
@@ -133,7 +146,9 @@ def test_a_group_passes_on_a_queue_from_outside():
 
     def run(group):
         handle = writer.handle if group.rank == 0 else None
-        queue = MessageQueue.create_from_process_group(group, 1 << 20, 2, external_writer_handle=handle, blocking=False)
+        queue = MessageQueue.create_from_process_group(
+            group, 1 << 20, 2, external_writer_handle=handle, blocking=False
+        )
         queue.wait_until_ready()
         return queue.dequeue(timeout=WATCHDOG), queue._is_local_reader
 
@@ -153,7 +168,11 @@ def test_a_rank_that_fails_is_named_on_all(monkeypatch):
     found = run_group(3, lambda group: MessageQueue.create_from_process_group(group, 1 << 20, 2))
     assert isinstance(found[1], PermissionError)
     for error in (found[0], found[2]):
-        assert isinstance(error, RuntimeError) and "rank 1 could not" in str(error) and "not here" in str(error)
+        assert (
+            isinstance(error, RuntimeError)
+            and "rank 1 could not" in str(error)
+            and "not here" in str(error)
+        )
 
 
 def test_each_rank_has_a_queue_to_a_single_reader():
@@ -173,10 +192,14 @@ def test_each_rank_has_a_queue_to_a_single_reader():
 
 
 def test_what_is_no_group_is_refused():
-    with pytest.raises(TypeError, match="pg must be a torch.distributed.ProcessGroup, or have rank, world_size and"):
+    with pytest.raises(
+        TypeError, match="pg must be a torch.distributed.ProcessGroup, or have rank, world_size and"
+    ):
         MessageQueue.create_from_process_group(None, 1, 1)
     group = Group(0, 1, (threading.Condition(), {}))
     with pytest.raises(ValueError, match="writer_rank is a rank in the group, from 0 to 0, not 1"):
         MessageQueue.create_from_process_group(group, 1, 1, 1)
-    with pytest.raises(ValueError, match=r"reader_rank is a global rank of the group, one of \[0\], not 1"):
+    with pytest.raises(
+        ValueError, match=r"reader_rank is a global rank of the group, one of \[0\], not 1"
+    ):
         MessageQueue.create_from_process_group_single_reader(group, 1, 1, 1)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ringcast.vllm.install() does with a vLLM that does not fit, or is not of a tested version, in stubs."""
+"""
+What ringcast.vllm.install() does with a vLLM that does not fit, or is not of a tested version, in
+stubs.
+"""
 
 import re
 import sys
@@ -8,7 +11,18 @@ import warnings
 import pytest
 from needs import needs_torch
 from queues import the_watching_thread  # noqa: F401
-from vllm_stubs import EXECUTOR, GROUPS, NEWEST, OLDEST, QUEUES, load, package, ringcast_queue, sources, state
+from vllm_stubs import (
+    EXECUTOR,
+    GROUPS,
+    NEWEST,
+    OLDEST,
+    QUEUES,
+    load,
+    package,
+    ringcast_queue,
+    sources,
+    state,
+)
 
 import ringcast.vllm._install as ins
 from ringcast._install import TESTED
@@ -19,18 +33,43 @@ pytestmark = [pytest.mark.alike, needs_torch]
 vllm = pytest.fixture(package)
 
 
-# ---- What does not fit -----------------------------------------------------------------------------------------------
+# ---- What does not fit ---------------------------------------------------------------------------
 
 MISFITS = {
-    "another argument": (QUEUES, "obj, timeout=None)", "obj, timeout=None, priority=0)", "MessageQueue.enqueue"),
+    "another argument": (
+        QUEUES,
+        "obj, timeout=None)",
+        "obj, timeout=None, priority=0)",
+        "MessageQueue.enqueue",
+    ),
     "another default": (QUEUES, "indefinite=False)", "indefinite=True)", "MessageQueue.dequeue"),
-    "a queue without a method": (QUEUES, "def shutdown(", "def close(", "MessageQueue.shutdown is missing"),
+    "a queue without a method": (
+        QUEUES,
+        "def shutdown(",
+        "def close(",
+        "MessageQueue.shutdown is missing",
+    ),
     "another field": (QUEUES, "    remote_addr_ipv6", "    addresses", "Handle has"),
     "no Handle": (QUEUES, "class Handle", "class Ticket", "Handle is missing"),
-    "another order": (GROUPS, "tensor_dict=None, src=0", "src=0, tensor_dict=None", "GroupCoordinator.broadcast_te"),
-    "no function": (GROUPS, "def isend_object(", "def isend_obj(", "GroupCoordinator.isend_object is missing"),
+    "another order": (
+        GROUPS,
+        "tensor_dict=None, src=0",
+        "src=0, tensor_dict=None",
+        "GroupCoordinator.broadcast_te",
+    ),
+    "no function": (
+        GROUPS,
+        "def isend_object(",
+        "def isend_obj(",
+        "GroupCoordinator.isend_object is missing",
+    ),
     "another attribute": (GROUPS, "    rank_in_group:", "    group_rank:", "GroupCoordinator has"),
-    "no coordinator": (GROUPS, "class GroupCoordinator", "class Group", "GroupCoordinator is missing"),
+    "no coordinator": (
+        GROUPS,
+        "class GroupCoordinator",
+        "class Group",
+        "GroupCoordinator is missing",
+    ),
 }
 
 
@@ -55,7 +94,10 @@ def test_a_part_that_differs_stays_as_it_was_and_the_other_is_put_in_place(vllm,
         if "class" in old:
             del modules[name]
     vllm(modules)
-    load("vllm.v1", *[name for name in (QUEUES, GROUPS, EXECUTOR, "vllm.stateless") if name in modules])
+    load(
+        "vllm.v1",
+        *[name for name in (QUEUES, GROUPS, EXECUTOR, "vllm.stateless") if name in modules],
+    )
     before = state()
     with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
         assert ins.install()
@@ -100,7 +142,7 @@ def test_attributes_may_be_those_of_a_parent(vllm):
         assert ins.install()
 
 
-# ---- What fits, and is of no tested version --------------------------------------------------------------------------
+# ---- What fits, and is of no tested version ------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.33.1", "0.34.0rc1", None])
@@ -111,7 +153,10 @@ def test_an_untested_version_that_fits_runs_with_one_warning(vllm, version):
     with pytest.warns(RuntimeWarning) as caught:
         assert ins.install() and ins.install()
     (warning,) = caught
-    assert f"vLLM {version or 'of an unknown version'}" in str(warning.message) and warning.filename == __file__
+    assert (
+        f"vLLM {version or 'of an unknown version'}" in str(warning.message)
+        and warning.filename == __file__
+    )
     assert in_place() == (True, True)
 
 

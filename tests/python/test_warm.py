@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Reader decodes the last small frame again shortly before the next is due, and runs no code of the user twice."""
+"""
+A Reader decodes the last small frame again shortly before the next is due, and runs no code of the
+user twice.
+"""
 
 import enum
 import itertools

@@ -14,7 +14,7 @@ from peers import WATCHDOG, attach, detach, state_of
 
 import ringcast
 
-# ---- Bytes -------------------------------------------------------------------------------------------------------
+# ---- Bytes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def anext_of(reader):
     return await reader.__anext__()
 
 
-# ---- In place ----------------------------------------------------------------------------------------------------
+# ---- In place ------------------------------------------------------------------------------------
 
 
 def test_a_span_is_written_in_place_and_a_frame_read_in_place(ring):
@@ -215,7 +215,7 @@ def test_a_frame_can_be_passed_on_to_another_ring(ring):
     assert tag == 9 and got["b"] == [1, 2] and got["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-# ---- Looking -----------------------------------------------------------------------------------------------------
+# ---- Looking -------------------------------------------------------------------------------------
 
 
 def test_facts_are_told(ring):
@@ -223,12 +223,21 @@ def test_facts_are_told(ring):
     assert writer.capacity == reader.capacity == 1 << 20
     assert writer.memory == reader.memory and writer.memory in ("hugetlb", "shmem-huge", "pages")
     assert reader.writer_pid == os.getpid()
-    assert writer.handle == reader.handle and writer.handle in repr(writer) and writer.handle in repr(reader)
+    assert (
+        writer.handle == reader.handle
+        and writer.handle in repr(writer)
+        and writer.handle in repr(reader)
+    )
     assert "open" in repr(writer) and not writer.closed and not reader.closed
     writer.send_bytes(b"", 0)
     assert reader.lag > 0
     (status,) = writer.peers()
-    assert (status.pid, status.state, status.name, status.lag) == (os.getpid(), "active", "", reader.lag)
+    assert (status.pid, status.state, status.name, status.lag) == (
+        os.getpid(),
+        "active",
+        "",
+        reader.lag,
+    )
     reader.close()
     assert writer.peers() == [] and reader.closed and "closed" in repr(reader)
 
@@ -238,7 +247,9 @@ def test_readers_are_known_by_name(peer):
         peer.call(attach, writer.handle, "rank 1")
         (status,) = writer.peers()
         assert (status.pid, status.name) == (peer.pid, "rank 1")
-        with ringcast.Reader(writer.handle, name="é" * 20):  # more than fits, cut inside a character
+        with ringcast.Reader(
+            writer.handle, name="é" * 20
+        ):  # more than fits, cut inside a character
             assert writer.peers()[1].name == "é" * 15
         with pytest.raises(TimeoutError, match="rank 1"):
             while True:
@@ -246,7 +257,7 @@ def test_readers_are_known_by_name(peer):
         peer.call(detach)
 
 
-# ---- Waiting -----------------------------------------------------------------------------------------------------
+# ---- Waiting -------------------------------------------------------------------------------------
 
 
 def test_nothing_to_receive_times_out(ring):
@@ -297,13 +308,19 @@ def test_a_writer_is_not_entered_twice(ring):
     assert reader.recv(0) == 1
 
 
-# ---- Signals -----------------------------------------------------------------------------------------------------
+# ---- Signals -------------------------------------------------------------------------------------
 
 
 def wait_for_interrupt(state, handle):
     """Waits in recv; then in send, with the ring full. Tells when Ctrl-C was heard."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
-    with ringcast.Reader(handle) as reader, ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle):
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what runs in the background ignores it
+    with (
+        ringcast.Reader(handle) as reader,
+        ringcast.Writer(1 << 16) as writer,
+        ringcast.Reader(writer.handle),
+    ):
         for wait in (reader.recv, lambda: [writer.send_bytes(bytes(1000)) for _ in range(100)]):
             state["pipe"].send("waiting")
             try:
@@ -327,7 +344,10 @@ def test_ctrl_c_ends_a_wait(peer, record_property):
                 delays.append(peer.message() - start)
             assert peer.finish() == "unharmed"
     record_property("seconds from SIGINT to KeyboardInterrupt", delays)
-    print("seconds from SIGINT to KeyboardInterrupt, in recv and send by turns:", [f"{delay:.6f}" for delay in delays])
+    print(
+        "seconds from SIGINT to KeyboardInterrupt, in recv and send by turns:",
+        [f"{delay:.6f}" for delay in delays],
+    )
 
 
 def count_signals(state, handle):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values to send: recipes that both sides cook from, a strategy for recipes, and what "the same" means.
+"""Values to send: recipes that both sides cook from, a strategy for recipes, and what "the same"
+means.
 
-A recipe is ("kind", ...): plain data, so that a reader process makes what it should have received by itself.
+A recipe is ("kind", ...): plain data, so that a reader process makes what it should have received
+by itself.
 """
 
 import math
@@ -11,16 +13,20 @@ from hypothesis import strategies as st
 from needs import torch
 
 NUMPY_DTYPES = (
-    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128 "
+    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 "
+    "complex128 "
     ">i4 datetime64[s] longdouble"
 ).split()
 # Those that torch's DLPack has a code for, and those of which there are only bits.
 DLPACK_DTYPES = (
-    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 complex32 complex64 "
-    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2"
+    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 "
+    "complex32 complex64 "
+    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu "
+    "float4_e2m1fn_x2"
 ).split()
 BIT_DTYPES = (
-    "bits8 bits16 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"
+    "bits8 bits16 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 "
+    "uint4 uint5 uint6 uint7"
 ).split()
 if torch:  # an older one lacks some
     DLPACK_DTYPES, BIT_DTYPES = (
@@ -31,7 +37,9 @@ LAYOUTS = ("plain", "transposed", "strided", "expanded", "negative")
 
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 seeds = st.integers(0, 2**31)
-arrays = st.tuples(st.just("array"), st.sampled_from(NUMPY_DTYPES), shapes, st.sampled_from(LAYOUTS), seeds)
+arrays = st.tuples(
+    st.just("array"), st.sampled_from(NUMPY_DTYPES), shapes, st.sampled_from(LAYOUTS), seeds
+)
 tensors = st.tuples(
     st.just("tensor"),
     st.sampled_from(TORCH_DTYPES),
@@ -48,8 +56,12 @@ scalars = st.one_of(
     st.text(st.characters(codec=None), max_size=20),
     st.binary(max_size=300),
 ).map(lambda value: ("scalar", value))
-big = st.tuples(st.just("array"), st.just("float32"), st.just((64, 1024)), st.sampled_from(LAYOUTS), seeds)
-leaves = st.one_of(scalars, arrays, *([tensors] if torch else []), st.tuples(st.just("bytearray"), st.binary()))
+big = st.tuples(
+    st.just("array"), st.just("float32"), st.just((64, 1024)), st.sampled_from(LAYOUTS), seeds
+)
+leaves = st.one_of(
+    scalars, arrays, *([tensors] if torch else []), st.tuples(st.just("bytearray"), st.binary())
+)
 nested = st.recursive(
     leaves,
     lambda children: st.one_of(
@@ -58,7 +70,9 @@ nested = st.recursive(
     ),
     max_leaves=8,
 )
-dicts = st.tuples(st.just("dict"), st.dictionaries(st.text(max_size=12), st.one_of(nested, big), max_size=8))
+dicts = st.tuples(
+    st.just("dict"), st.dictionaries(st.text(max_size=12), st.one_of(nested, big), max_size=8)
+)
 
 
 def raw(seed, bytes_):
@@ -71,7 +85,9 @@ def cook_array(dtype, shape, layout, seed):
         shape = (*shape[:-1], shape[-1] * 2) if shape else shape
     count = int(np.prod(shape, dtype=np.int64))
     if kind.kind in "bM":
-        array = raw(seed, count).astype("i8" if kind.kind == "M" else "u1").reshape(shape).astype(kind)
+        array = (
+            raw(seed, count).astype("i8" if kind.kind == "M" else "u1").reshape(shape).astype(kind)
+        )
     elif kind.char == "g":
         array = raw(seed, count).reshape(shape).astype(kind)
     else:
@@ -109,7 +125,9 @@ def cook_tensor(dtype, shape, layout, kind, seed):
     differentiable = tensor.is_floating_point() or tensor.is_complex()
     if kind == "parameter":
         return torch.nn.Parameter(tensor, requires_grad=differentiable)
-    return tensor.detach().requires_grad_() if kind == "requires_grad" and differentiable else tensor
+    return (
+        tensor.detach().requires_grad_() if kind == "requires_grad" and differentiable else tensor
+    )
 
 
 def cook(recipe):
@@ -127,7 +145,7 @@ def cook(recipe):
     return (list if kind == "list" else tuple)(cook(item) for item in parts[0])
 
 
-# ---- The same ----------------------------------------------------------------------------------------------------
+# ---- The same ------------------------------------------------------------------------------------
 
 
 def tensor_bytes(tensor):
@@ -142,7 +160,9 @@ def steps(value):
     """The strides of each axis of more than one element, in elements."""
     if 0 in value.shape:
         return {}
-    strides, unit = (value.strides, value.itemsize) if isinstance(value, np.ndarray) else (value.stride(), 1)
+    strides, unit = (
+        (value.strides, value.itemsize) if isinstance(value, np.ndarray) else (value.stride(), 1)
+    )
     return {i: strides[i] / unit for i in range(len(value.shape)) if value.shape[i] != 1}
 
 

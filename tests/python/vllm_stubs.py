@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's modules as stubs, with the names and signatures that install() looks for, and nothing else."""
+"""
+vLLM's modules as stubs, with the names and signatures that install() looks for, and nothing else.
+"""
 
 import importlib
 import inspect
@@ -14,7 +16,9 @@ NEWEST, OLDEST = -1, 0
 
 
 def stub(name, which):
-    """A function or method with the signature that SIGNATURES has, the newest or the oldest of them."""
+    """
+    A function or method with the signature that SIGNATURES has, the newest or the oldest of them.
+    """
     signature = ins.SIGNATURES[name][which]
     static = "" if signature.startswith("(self") else "    @staticmethod\n"
     return f"{static}    def {name.partition('.')[2]}{signature}: return 'vllm'\n"
@@ -64,7 +68,10 @@ def forget():
 
 
 def package(tmp_path, monkeypatch):
-    """For a fixture. Makes the package: make(modules) -> the folder. At the end vLLM is as it was, and not loaded."""
+    """
+    For a fixture. Makes the package: make(modules) -> the folder. At the end vLLM is as it was, and
+    not loaded.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(ins, "_warned", False)
 
@@ -78,19 +85,25 @@ def package(tmp_path, monkeypatch):
     finally:
         ins.uninstall()
         forget()
-        assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
+        assert not [
+            finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")
+        ]
 
 
 def state():
     """All that install() could change: who holds what by which name, and what is in which class."""
-    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "vllm"]
+    modules = [
+        module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "vllm"
+    ]
     found = {}
     for module in modules:
         for name, value in vars(module).items():
             if not name.startswith("__"):
                 found[module.__name__, name] = value
                 if inspect.isclass(value) and value.__module__.startswith("vllm."):
-                    found.update({(value.__qualname__, key): inner for key, inner in vars(value).items()})
+                    found.update(
+                        {(value.__qualname__, key): inner for key, inner in vars(value).items()}
+                    )
     return found
 
 

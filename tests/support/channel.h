@@ -9,6 +9,8 @@ static inline ringcast_writer *make_writer(uint64_t capacity, uint32_t readers) 
   return writer_of(.capacity = capacity, .readers = readers);
 }
 
-static inline ringcast_reader *attach(ringcast_writer *writer) { return reader_of(writer, .leases = 1); }
+static inline ringcast_reader *attach(ringcast_writer *writer) {
+  return reader_of(writer, .leases = 1);
+}
 
 #endif

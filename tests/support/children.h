@@ -36,7 +36,8 @@ static inline pid_t start_child(void (*body)(void *), void *context) {
 static inline void child_must_succeed(pid_t pid) {
   int status;
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child %d ended with status 0x%x", (int)pid, status);
+  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child %d ended with status 0x%x",
+                (int)pid, status);
 }
 
 static inline void kill_child(pid_t pid) {
@@ -66,7 +67,9 @@ static inline struct gate gate_make(void) {
   return gate;
 }
 
-static inline void gate_open(struct gate *gate) { ck_assert_int_eq((int)write(gate->ends[1], "x", 1), 1); }
+static inline void gate_open(struct gate *gate) {
+  ck_assert_int_eq((int)write(gate->ends[1], "x", 1), 1);
+}
 
 static inline void gate_wait(struct gate *gate) {
   char byte;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the preset coverage, which puts this file before each source: tells counted.c how gcov's counts are written. */
+/* For the preset coverage, which puts this file before each source: tells counted.c how gcov's
+ * counts are written. */
 extern void rc_counted_add(void (*dump)(void), void (*reset)(void)) __attribute__((weak));
 extern void __gcov_dump(void), __gcov_reset(void);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only tests use of CUDA's driver, beside gpu/driver.h: functions, found by their symbols in the library that
- * gpu/driver.c has opened; results, flags and attributes under CUDA's names.
+ * What only tests use of CUDA's driver, beside gpu/driver.h: functions, found by their symbols in
+ * the library that gpu/driver.c has opened; results, flags and attributes under CUDA's names.
  */
 #ifndef RC_TESTS_CUDA_MORE_H
 #define RC_TESTS_CUDA_MORE_H
@@ -35,14 +35,15 @@ enum {
 
 /* As RC_CUDA_FUNCTIONS. */
 /* clang-format off */
-#define CUDA_MORE_FUNCTIONS(X)                                                                                        \
-  X(device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute,                                                 \
-    (int *out, rc_cu_device_attribute attribute, rc_cu_device device))                                                \
-  X(module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module *out, const void *image))                     \
-  X(module_get_function, cuModuleGetFunction, cuModuleGetFunction,                                                    \
-    (rc_cu_function *out, rc_cu_module module, const char *name))                                                     \
-  X(launch_kernel, cuLaunchKernel, cuLaunchKernel,                                                                    \
-    (rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
+#define CUDA_MORE_FUNCTIONS(X) \
+  X(device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute, \
+    (int *out, rc_cu_device_attribute attribute, rc_cu_device device)) \
+  X(module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module *out, const void *image)) \
+  X(module_get_function, cuModuleGetFunction, cuModuleGetFunction, \
+    (rc_cu_function *out, rc_cu_module module, const char *name)) \
+  X(launch_kernel, cuLaunchKernel, cuLaunchKernel, \
+    (rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, \
+     unsigned block_x, unsigned block_y, \
      unsigned block_z, unsigned shared_bytes, rc_cu_stream stream, void **arguments, void **extra))
 /* clang-format on */
 

@@ -22,7 +22,8 @@ struct fake_controls {
 static inline void *fake_symbol(void *library, const char *name) {
   void *found = library ? dlsym(library, name) : NULL;
   if (found) return found;
-  fprintf(stderr, "libcuda.so.1 has no %s: the tests' own must be found first (LD_LIBRARY_PATH)\n", name);
+  fprintf(stderr, "libcuda.so.1 has no %s: the tests' own must be found first (LD_LIBRARY_PATH)\n",
+          name);
   exit(1);
 }
 

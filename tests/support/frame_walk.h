@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks each item that a reader of frames hands out, and reads all bytes of the item. The frame may be damaged. The
- * including file defines `require(condition)`. */
+/* Checks each item that a reader of frames hands out, and reads all bytes of the item. The frame
+ * may be damaged. The including file defines `require(condition)`. */
 #ifndef RC_TESTS_FRAME_WALK_H
 #define RC_TESTS_FRAME_WALK_H
 
@@ -13,15 +13,18 @@
 
 static volatile uint64_t frame_touched; /* so that no compiler leaves the reading of a byte out */
 
-static inline void inspect_bytes(const struct ringcast_frame_reader *reader, const void *data, uint64_t bytes) {
+static inline void inspect_bytes(const struct ringcast_frame_reader *reader, const void *data,
+                                 uint64_t bytes) {
   const uint8_t *from = data, *frame = reader->base;
   uint64_t sum = 0;
-  require(from >= frame && from <= frame + reader->bytes && bytes <= (uint64_t)(frame + reader->bytes - from));
+  require(from >= frame && from <= frame + reader->bytes &&
+          bytes <= (uint64_t)(frame + reader->bytes - from));
   for (uint64_t i = 0; i < bytes; i++) sum += from[i];
   frame_touched += sum;
 }
 
-/* Counted without the library's arithmetic: the last element ends within the data, and the elements can be counted. */
+/* Counted without the library's arithmetic: the last element ends within the data, and the elements
+ * can be counted. */
 static inline void inspect_shape(const struct ringcast_item *item) {
   unsigned bits = (unsigned)item->dtype.bits * item->dtype.lanes;
   if (item->flags & RINGCAST_ITEM_PADDED) bits = (bits + 7) / 8 * 8;
@@ -42,7 +45,8 @@ static inline void inspect_shape(const struct ringcast_item *item) {
 }
 
 /* A tensor in the frame is packed; the bytes of a tensor elsewhere can be counted. */
-static inline void inspect_tensor(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+static inline void inspect_tensor(const struct ringcast_frame_reader *reader,
+                                  const struct ringcast_item *item) {
   const struct ringcast_tensor tensor = {.data = item->data,
                                          .dtype = item->dtype,
                                          .ndim = item->ndim,
@@ -66,7 +70,8 @@ static inline void inspect_tensor(const struct ringcast_frame_reader *reader, co
 }
 
 /* An object's parts are entries. The stream is checked in a copy, which no writer changes. */
-static inline void inspect_object(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+static inline void inspect_object(const struct ringcast_frame_reader *reader,
+                                  const struct ringcast_item *item) {
   struct ringcast_object_needs needs;
   uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
   require(reader->version >= 2 && item->bytes > 0 && first + parts <= reader->count);
@@ -77,15 +82,18 @@ static inline void inspect_object(const struct ringcast_frame_reader *reader, co
   free(stream);
 }
 
-static inline void inspect_item(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+static inline void inspect_item(const struct ringcast_frame_reader *reader,
+                                const struct ringcast_item *item) {
   const uint32_t hashes = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
   const uint32_t devices = RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX;
-  bool is_tensor = item->kind == RINGCAST_ITEM_TENSOR, is_here = item->placement == RINGCAST_PLACEMENT_INLINE;
+  bool is_tensor = item->kind == RINGCAST_ITEM_TENSOR,
+       is_here = item->placement == RINGCAST_PLACEMENT_INLINE;
   require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
   require((item->flags & hashes) != hashes && (item->hash == 0 || item->flags & hashes));
   require(!(item->flags & hashes) || (is_tensor && reader->version >= 2));
   require(!(item->flags & devices) || (is_tensor && reader->version >= 3));
-  require((item->flags & devices) != devices && (!(item->flags & devices) || item->flags & RINGCAST_ITEM_CUDA));
+  require((item->flags & devices) != devices &&
+          (!(item->flags & devices) || item->flags & RINGCAST_ITEM_CUDA));
   require(is_here ? item->device_offset == 0 : is_tensor);
   if (item->key) inspect_bytes(reader, item->key, item->key_bytes);
   if (is_here) inspect_bytes(reader, item->data, item->bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writers and readers that close at the end of a block, and a check that a test leaves nothing of a ring behind. */
+/* Writers and readers that close at the end of a block, and a check that a test leaves nothing of a
+ * ring behind. */
 #ifndef RC_TESTS_HANDLES_H
 #define RC_TESTS_HANDLES_H
 
@@ -10,19 +11,23 @@
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
-/* Variables whose writer or reader closes at the end of their block, the last declared variable first. */
+/* Variables whose writer or reader closes at the end of their block, the last declared variable
+ * first. */
 #define SCOPED_WRITER __attribute__((cleanup(close_scoped_writer))) ringcast_writer *
 #define SCOPED_READER __attribute__((cleanup(close_scoped_reader))) ringcast_reader *
 
 static inline void close_scoped_writer(ringcast_writer **writer) { ringcast_writer_close(*writer); }
 static inline void close_scoped_reader(ringcast_reader **reader) { ringcast_reader_close(*reader); }
 
-/* A writer of these options, writer_of(.capacity = 4096, .readers = 2), and a reader of the writer or of its handle. */
-#define writer_of(...) \
-  make_writer_of((struct ringcast_writer_options){.size = sizeof(struct ringcast_writer_options), __VA_ARGS__})
+/* A writer of these options, writer_of(.capacity = 4096, .readers = 2), and a reader of the writer
+ * or of its handle. */
+#define writer_of(...)                                                                            \
+  make_writer_of((struct ringcast_writer_options){.size = sizeof(struct ringcast_writer_options), \
+                                                  __VA_ARGS__})
 #define reader_of(writer, ...) reader_at(ringcast_writer_handle(writer), __VA_ARGS__)
-#define reader_at(handle, ...) \
-  attach_at(handle, (struct ringcast_reader_options){.size = sizeof(struct ringcast_reader_options), __VA_ARGS__})
+#define reader_at(handle, ...)                        \
+  attach_at(handle, (struct ringcast_reader_options){ \
+                        .size = sizeof(struct ringcast_reader_options), __VA_ARGS__})
 
 static inline ringcast_writer *make_writer_of(struct ringcast_writer_options options) {
   ringcast_writer *writer = NULL;
@@ -31,7 +36,8 @@ static inline ringcast_writer *make_writer_of(struct ringcast_writer_options opt
   return writer;
 }
 
-static inline ringcast_reader *attach_at(const char *handle, struct ringcast_reader_options options) {
+static inline ringcast_reader *attach_at(const char *handle,
+                                         struct ringcast_reader_options options) {
   ringcast_reader *reader = NULL;
   int result = ringcast_reader_attach_ex(handle, &options, &reader);
   ck_assert_msg(result == 0, "no reader: %d, %s", result, ringcast_last_error());
@@ -68,7 +74,8 @@ static inline bool is_readable(int fd, int timeout_ms) {
 }
 
 static inline void ck_says(const char *word) {
-  ck_assert_msg(strstr(ringcast_last_error(), word), "expected '%s' in: %s", word, ringcast_last_error());
+  ck_assert_msg(strstr(ringcast_last_error(), word), "expected '%s' in: %s", word,
+                ringcast_last_error());
 }
 
 #endif

@@ -13,23 +13,26 @@
 #define SECOND ((int64_t)1000000000)
 
 static inline ringcast_writer *make(uint32_t on_death, uint32_t on_slow, int64_t slow_ns) {
-  return writer_of(.capacity = 4096, .readers = 4, .on_death = on_death, .on_slow = on_slow, .slow_ns = slow_ns);
+  return writer_of(.capacity = 4096, .readers = 4, .on_death = on_death, .on_slow = on_slow,
+                   .slow_ns = slow_ns);
 }
 
 static inline int fill(ringcast_writer *writer, int64_t timeout_ns) {
   int result = 0;
-  for (int i = 0; i < 100 && result == 0; i++) result = ringcast_writer_send(writer, "frame", 5, 0, timeout_ns);
+  for (int i = 0; i < 100 && result == 0; i++)
+    result = ringcast_writer_send(writer, "frame", 5, 0, timeout_ns);
   return result;
 }
 
-/* The deadline comes near only once the ring is full: else a busy machine can let it pass in between. */
+/* The deadline comes near only once the ring is full: else a busy machine can let it pass in
+ * between. */
 static inline void fill_and_hurry(ringcast_writer *writer) {
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   writer->liveness.slow_ns = SECOND / 100;
 }
 
-/* A clock of the test's own, which stands still when the process does: it goes on by a microsecond with each look, and
- * by each sleep. */
+/* A clock of the test's own, which stands still when the process does: it goes on by a microsecond
+ * with each look, and by each sleep. */
 static int64_t own_now;
 
 static inline int64_t look_at_own_clock(void) { return own_now += 1000; }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames whose length and bytes follow from their number, so that a reader knows what must arrive. */
+/* Frames whose length and bytes follow from their number, so that a reader knows what must
+ * arrive. */
 #ifndef RC_TESTS_PATTERN_H
 #define RC_TESTS_PATTERN_H
 
@@ -23,7 +24,9 @@ static inline size_t pattern_bytes(uint64_t number, size_t most) {
   return (size_t)((random >> 8) % bound);
 }
 
-static inline uint64_t pattern_word(uint64_t number, size_t i) { return (number + 1) * 0x9e3779b97f4a7c15u + i; }
+static inline uint64_t pattern_word(uint64_t number, size_t i) {
+  return (number + 1) * 0x9e3779b97f4a7c15u + i;
+}
 
 static inline void pattern_fill(void *data, size_t bytes, uint64_t number) {
   uint8_t *out = data;

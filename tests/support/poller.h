@@ -21,8 +21,8 @@
 
 enum { BY_URING, BY_THREAD, WAYS };
 
-/* Found out before any test, in the process above theirs: what is left of a closed ring ends a blocking call of its
- * thread with EINTR, some time later. */
+/* Found out before any test, in the process above theirs: what is left of a closed ring ends a
+ * blocking call of its thread with EINTR, some time later. */
 static int uring_result;
 
 /* Whether the test can run this way. */
@@ -32,7 +32,8 @@ static inline bool choose(int way, const char *test) {
     return true;
   }
   char reason[100] = "";
-  if (uring_result != 0) snprintf(reason, sizeof reason, "no io_uring: %s", strerror(-uring_result));
+  if (uring_result != 0)
+    snprintf(reason, sizeof reason, "no io_uring: %s", strerror(-uring_result));
   if (*reason) tell_skipped(test, reason);
   return !*reason;
 }
@@ -58,7 +59,8 @@ static inline bool readable_within(const struct rc_poller *poller, int ms) {
 }
 
 static inline struct rc_eventcount *shared_event(void) {
-  struct rc_eventcount *event = mmap(NULL, sizeof *event, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct rc_eventcount *event =
+      mmap(NULL, sizeof *event, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne(event, MAP_FAILED);
   return event;
 }
@@ -86,7 +88,7 @@ static inline struct peer start_peer(void) {
 #define must_be_readable(poller)     ck_assert(readable_within((poller), 0))
 #define must_stay_quiet(poller)      ck_assert(!readable_within((poller), 20))
 
-/* ---- Many rounds ------------------------------------------------------------------------------------------------ */
+/* ---- Many rounds ----------------------------------------------------------------------------- */
 
 struct game {
   struct rc_eventcount event;
@@ -94,8 +96,8 @@ struct game {
   _Atomic uint64_t sent, seen;
 };
 
-/* Signals again only once the last signal was seen, so each of them matters: a loss is a hang. The pauses differ, so
- * that some come before the arm, some into it, some after it. */
+/* Signals again only once the last signal was seen, so each of them matters: a loss is a hang. The
+ * pauses differ, so that some come before the arm, some into it, some after it. */
 static inline void *play(void *context) {
   struct game *game = context;
   for (uint64_t i = 1; i <= game->rounds; i++) {

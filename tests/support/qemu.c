@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For tests that qemu runs for another CPU. It invents a process's own /proc/<pid>/stat: each thread finds its own
- * start time there, and a forked child its parent's, so all that ringcast tells processes apart by would be wrong. It
- * recognises the file by its path. Linked with --wrap=open, this takes another way to it. Compiled with
- * -D__wrap_open=open it can be preloaded (tests/wheels/arm.sh).
+ * For tests that qemu runs for another CPU. It invents a process's own /proc/<pid>/stat: each
+ * thread finds its own start time there, and a forked child its parent's, so all that ringcast
+ * tells processes apart by would be wrong. It recognises the file by its path. Linked with
+ * --wrap=open, this takes another way to it. Compiled with -D__wrap_open=open it can be preloaded
+ * (tests/wheels/arm.sh).
  */
 #define _GNU_SOURCE
 #include <errno.h>

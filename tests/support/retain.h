@@ -43,8 +43,8 @@ static inline struct retained keep(ringcast_reader *reader, uint64_t number, siz
   return retained;
 }
 
-static inline struct retained send_and_keep(ringcast_writer *writer, ringcast_reader *reader, uint64_t number,
-                                            size_t bytes) {
+static inline struct retained send_and_keep(ringcast_writer *writer, ringcast_reader *reader,
+                                            uint64_t number, size_t bytes) {
   ck_assert_int_eq(send(writer, number, bytes), 0);
   return keep(reader, number, bytes);
 }
@@ -67,7 +67,8 @@ static inline void settle(ringcast_reader *reader) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
 }
 
-/* As many small frames of spill memory as the reader leaves before it would keep one again. Returns how many. */
+/* As many small frames of spill memory as the reader leaves before it would keep one again. Returns
+ * how many. */
 static inline int let_it_keep(ringcast_writer *writer, ringcast_reader *reader) {
   size_t least = (size_t)info_of(writer).ring_frame + 1;
   int count = 0;
@@ -81,7 +82,8 @@ static inline int let_it_keep(ringcast_writer *writer, ringcast_reader *reader) 
 /* The frame is kept as long as the writer lets it be: has the writer ask for it. */
 static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
   struct ringcast_span span;
-  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span),
+                   -EAGAIN);
   settle(reader);
   ck_assert_uint_eq(reader->retained, 0);
 }
@@ -90,8 +92,11 @@ static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
 static inline bool can_retain(const char *tests) {
   int fd = rc_feature_disabled("retain") ? -ENOTSUP : rc_os.pagemap();
   if (fd >= 0) close(fd);
-  else tell_skipped(tests, fd == -ENOTSUP ? "retain is switched off (RINGCAST_DISABLE)" : "no /proc/self/pagemap");
-  if (fd >= 0 && rc_small_page() > RC_SPILL_UNIT) tell_skipped(tests, "pages of more than 4 KiB"), fd = -1;
+  else
+    tell_skipped(tests, fd == -ENOTSUP ? "retain is switched off (RINGCAST_DISABLE)"
+                                       : "no /proc/self/pagemap");
+  if (fd >= 0 && rc_small_page() > RC_SPILL_UNIT)
+    tell_skipped(tests, "pages of more than 4 KiB"), fd = -1;
   return fd >= 0;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring for the tests of the algorithm, mostly of one page: its writer, and what readers of it expect. */
+/* A ring for the tests of the algorithm, mostly of one page: its writer, and what readers of it
+ * expect. */
 #ifndef RC_TESTS_RING_H
 #define RC_TESTS_RING_H
 
@@ -22,7 +23,8 @@ static inline void make_ring_of(uint64_t capacity) {
   ck_assert_int_eq(rc_memory_create_data(capacity, &wish, &data), 0);
   control = aligned_alloc(RC_LINE, rc_control_bytes(SLOTS));
   memset((void *)control, 0, rc_control_bytes(SLOTS));
-  ring = (struct rc_ring){.control = control, .data = data.base, .capacity = capacity, .slots = SLOTS};
+  ring =
+      (struct rc_ring){.control = control, .data = data.base, .capacity = capacity, .slots = SLOTS};
   rc_ring_writer_init(&writer, ring);
 }
 

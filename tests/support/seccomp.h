@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes system calls from a process, for good: as a sandbox does, or to find the process that makes them. */
+/* Takes system calls from a process, for good: as a sandbox does, or to find the process that makes
+ * them. */
 #ifndef RC_TESTS_SECCOMP_H
 #define RC_TESTS_SECCOMP_H
 
@@ -13,9 +14,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What becomes of the calls that are listed, and of all others: SECCOMP_RET_... 0 or a negative errno. */
-static inline int filter_calls(const uint32_t *calls, uint16_t count, uint32_t listed, uint32_t others) {
-  struct sock_filter filter[2 * 16 + 2] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+/* What becomes of the calls that are listed, and of all others: SECCOMP_RET_... 0 or a negative
+ * errno. */
+static inline int filter_calls(const uint32_t *calls, uint16_t count, uint32_t listed,
+                               uint32_t others) {
+  struct sock_filter filter[2 * 16 + 2] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
   uint16_t length = 1;
   if (count > 16) return -E2BIG;
   for (uint16_t i = 0; i < count; i++) {
@@ -33,7 +37,7 @@ static inline int forbid_call(uint32_t call) {
   return filter_calls(&call, 1, SECCOMP_RET_ERRNO | EPERM, SECCOMP_RET_ALLOW);
 }
 
-/* ---- A process that ends with the first call that it must not make ---------------------------------------------- */
+/* ---- A process that ends with the first call that it must not make --------------------------- */
 
 static int *caught_call; /* in memory that outlives the process */
 
@@ -54,7 +58,8 @@ static inline int catch_calls(int *caught) {
   return sigaction(SIGSYS, &action, NULL) != 0 ? -errno : 0;
 }
 
-/* From now on: none but exit_at_once. What was caught is its number, which the test has set to -1. */
+/* From now on: none but exit_at_once. What was caught is its number, which the test has set to
+ * -1. */
 static inline int allow_no_call(int *caught) {
   const uint32_t exits[] = {SYS_exit_group};
   int result = catch_calls(caught);

@@ -24,7 +24,8 @@ static inline long ring_memory_of(pid_t pid) {
     ssize_t length = readlink(path, link, sizeof link - 1);
     if (length < 0) continue;
     link[length] = '\0';
-    if (strncmp(link, "/memfd:ringcast", 15) == 0 && stat(path, &about) == 0) blocks += about.st_blocks;
+    if (strncmp(link, "/memfd:ringcast", 15) == 0 && stat(path, &about) == 0)
+      blocks += about.st_blocks;
   }
   closedir(directory);
   return (long)(blocks / 2);
@@ -41,7 +42,8 @@ static inline long shared_memory_in_use(void) {
   return kilobytes;
 }
 
-/* What others take may go up for a while; what is leaked stays, and this meets the test's time limit. */
+/* What others take may go up for a while; what is leaked stays, and this meets the test's time
+ * limit. */
 static inline void await_shared_memory_below(long kilobytes) {
   while (shared_memory_in_use() > kilobytes) sched_yield();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sleeps without slices: a wake-up that is lost can't hide behind the end of a slice. It is a hang, which the test's
- * time limit ends. */
+/* Sleeps without slices: a wake-up that is lost can't hide behind the end of a slice. It is a hang,
+ * which the test's time limit ends. */
 #ifndef RC_TESTS_SLEEP_H
 #define RC_TESTS_SLEEP_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of large frames by the public API share: a ring of 64 KiB, frames by number, and a check that nothing
- * stays behind. */
+/* What the tests of large frames by the public API share: a ring of 64 KiB, frames by number, and a
+ * check that nothing stays behind. */
 #ifndef RC_TESTS_SPILL_H
 #define RC_TESTS_SPILL_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring with a little spill memory for the tests of the algorithm: its writer, and what readers of it expect. */
+/* A ring with a little spill memory for the tests of the algorithm: its writer, and what readers of
+ * it expect. */
 #ifndef RC_TESTS_SPILL_RING_H
 #define RC_TESTS_SPILL_RING_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every C test program shares: how it runs, and how it says that something could not be tested here. */
+/* What every C test program shares: how it runs, and how it says that something could not be tested
+ * here. */
 #ifndef RC_TESTS_SUITE_H
 #define RC_TESTS_SUITE_H
 
@@ -10,11 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* check notes each assertion that holds by a write to a pipe, which is most of the time that a test with many takes.
- * Without the notes, a test that a signal kills is reported with the place of its first line. */
+/* check notes each assertion that holds by a write to a pipe, which is most of the time that a test
+ * with many takes. Without the notes, a test that a signal kills is reported with the place of its
+ * first line. */
 #define _mark_point(file, line) ((void)0)
 
-/* Runs the suite and returns the program's exit status. Each test runs in a process of its own (check's default). */
+/* Runs the suite and returns the program's exit status. Each test runs in a process of its own
+ * (check's default). */
 static inline int run_suite(Suite *suite) {
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
@@ -23,7 +26,8 @@ static inline int run_suite(Suite *suite) {
   return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* A test case with a time limit that only a hang can meet, on a machine that is busy with much else too. */
+/* A test case with a time limit that only a hang can meet, on a machine that is busy with much else
+ * too. */
 static inline TCase *add_case(Suite *suite, const char *name) {
   TCase *tests = tcase_create(name);
   tcase_set_timeout(tests, 600);
@@ -31,10 +35,10 @@ static inline TCase *add_case(Suite *suite, const char *name) {
   return tests;
 }
 
-/* A program of one test case. TEST(name) { ... } defines a test and LOOP_TEST(name, from, to) { ... } one for each `_i`
- * from `from` to below `to`; RUN_TESTS(suite, set_up, tear_down) at the end of the file is main() and runs them all,
- * each between set_up and tear_down (NULL: neither). A test that is defined is run: there is no list to forget it in.
- */
+/* A program of one test case. TEST(name) { ... } defines a test and LOOP_TEST(name, from, to) { ...
+ * } one for each `_i` from `from` to below `to`; RUN_TESTS(suite, set_up, tear_down) at the end of
+ * the file is main() and runs them all, each between set_up and tear_down (NULL: neither). A test
+ * that is defined is run: there is no list to forget it in. */
 #define LOOP_TEST(name, from, to)                                  \
   static void name(int _i);                                        \
   __attribute__((constructor)) static void register_##name(void) { \
@@ -72,7 +76,8 @@ static inline void tell_skipped(const char *test, const char *reason) {
   fprintf(stderr, "SKIPPED %s: %s\n", test, reason);
 }
 
-/* Whether the tests run under this tool, "qemu" or "valgrind", which lacks what the test needs; tells so. */
+/* Whether the tests run under this tool, "qemu" or "valgrind", which lacks what the test needs;
+ * tells so. */
 static inline bool cannot_under(const char *tool, const char *test, const char *reason) {
   const char *under = getenv("RINGCAST_TEST_UNDER");
   if (!under || strcmp(under, tool) != 0) return false;
@@ -87,8 +92,8 @@ static inline size_t others_than(uint8_t byte, const void *memory, size_t bytes)
   return others;
 }
 
-/* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, in runs that are watched or
- * repeated; without it, it is all of them. */
+/* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, in runs
+ * that are watched or repeated; without it, it is all of them. */
 static inline int share_of(int times) {
   const char *share = getenv("RINGCAST_TEST_SHARE");
   return share && atoi(share) > 1 ? times / atoi(share) : times;

@@ -17,11 +17,13 @@
 static inline void disable_too(const char *what) {
   const char *before = getenv("RINGCAST_DISABLE");
   char list[256];
-  ck_assert_int_lt(snprintf(list, sizeof list, "%s,%s", before ? before : "", what), (int)sizeof list);
+  ck_assert_int_lt(snprintf(list, sizeof list, "%s,%s", before ? before : "", what),
+                   (int)sizeof list);
   ck_assert_int_eq(setenv("RINGCAST_DISABLE", list, 1), 0);
 }
 
-/* Whether a process is watched by its pidfd here, and not by what /proc says of it from time to time. */
+/* Whether a process is watched by its pidfd here, and not by what /proc says of it from time to
+ * time. */
 static inline bool has_pidfds(void) {
   int fd = rc_feature_disabled("pidfd") ? -1 : rc_os.pidfd_open(getpid());
   if (fd >= 0) close(fd);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring for threads, made for ThreadSanitizer: one plain mapping, and frames that never run over its end, since it
- * takes two mappings of the same memory for two places. Frames take 4, 2, 2 lines, then eight times 1: 16 lines a turn,
- * so each starts on a multiple of its own size, and the ring is a multiple of a turn. Two of those with one line are
- * notes: their payload lies in spill memory, which is small, so that regions are used again and again.
+ * A ring for threads, made for ThreadSanitizer: one plain mapping, and frames that never run over
+ * its end, since it takes two mappings of the same memory for two places. Frames take 4, 2, 2
+ * lines, then eight times 1: 16 lines a turn, so each starts on a multiple of its own size, and the
+ * ring is a multiple of a turn. Two of those with one line are notes: their payload lies in spill
+ * memory, which is small, so that regions are used again and again.
  */
 #ifndef RC_TESTS_THREADS_H
 #define RC_TESTS_THREADS_H
@@ -27,8 +28,12 @@ static inline void make_ring(void) {
   struct rc_control *control = aligned_alloc(RC_LINE, rc_control_bytes(SLOTS));
   memset(data, 0, CAPACITY);
   memset((void *)control, 0, rc_control_bytes(SLOTS));
-  ring = (struct rc_ring){
-      .control = control, .data = data, .capacity = CAPACITY, .spill = spill, .spill_bytes = SPILL, .slots = SLOTS};
+  ring = (struct rc_ring){.control = control,
+                          .data = data,
+                          .capacity = CAPACITY,
+                          .spill = spill,
+                          .spill_bytes = SPILL,
+                          .slots = SLOTS};
 }
 
 static inline void free_ring(void) {
@@ -40,8 +45,8 @@ static inline void free_ring(void) {
 /* How often a test runs its threads, since some of them may hardly have a CPU. */
 enum { MOST_RUNS = 20 };
 
-/* So many frames, or a share of them; RINGCAST_TEST_TIMES as many for those who have the time; a fifth of it where each
- * step is watched. */
+/* So many frames, or a share of them; RINGCAST_TEST_TIMES as many for those who have the time; a
+ * fifth of it where each step is watched. */
 static inline void send_so_many(uint64_t count) {
   count = (uint64_t)share_of((int)count);
   const char *times = getenv("RINGCAST_TEST_TIMES");
@@ -54,13 +59,16 @@ static inline void send_so_many(uint64_t count) {
 static inline bool is_spilled(uint64_t number) { return number % 11 == 5 || number % 11 == 9; }
 
 static inline size_t frame_bytes(uint64_t number) {
-  if (is_spilled(number)) return 8 * (1 + mix(number) % (RC_SPILL_UNIT / 4)); /* in one to three units */
+  if (is_spilled(number))
+    return 8 * (1 + mix(number) % (RC_SPILL_UNIT / 4)); /* in one to three units */
   uint64_t turn = number % 11, lines = turn == 0 ? 4 : turn < 3 ? 2 : 1;
   return lines * RC_FRAME_ALIGN - sizeof(struct rc_frame_header);
 }
 
 /* What the frame's word at `at` must be; the first of all is the number. */
-static inline uint64_t frame_word(uint64_t number, size_t at) { return at == 0 ? number : pattern_word(number, at); }
+static inline uint64_t frame_word(uint64_t number, size_t at) {
+  return at == 0 ? number : pattern_word(number, at);
+}
 
 static inline void fill(void *out, size_t bytes, uint64_t number) {
   for (size_t at = 0; at < bytes; at += 8) {
@@ -79,7 +87,8 @@ static inline bool is_whole(const struct rc_ring_frame *frame, uint64_t number) 
   return same;
 }
 
-static inline int reserve_spilled(struct rc_ring_writer *writer, struct rc_spill *spill, size_t bytes, void **out) {
+static inline int reserve_spilled(struct rc_ring_writer *writer, struct rc_spill *spill,
+                                  size_t bytes, void **out) {
   uint64_t offset;
   int result = rc_ring_reserve(writer, sizeof(struct rc_spilled), out);
   if (result != 0) return result;
@@ -94,15 +103,20 @@ static inline int reserve_spilled(struct rc_ring_writer *writer, struct rc_spill
   return 0;
 }
 
-static inline int reserve(struct rc_ring_writer *writer, struct rc_spill *spill, uint64_t number, void **out) {
+static inline int reserve(struct rc_ring_writer *writer, struct rc_spill *spill, uint64_t number,
+                          void **out) {
   size_t bytes = frame_bytes(number);
-  return is_spilled(number) ? reserve_spilled(writer, spill, bytes, out) : rc_ring_reserve(writer, bytes, out);
+  return is_spilled(number) ? reserve_spilled(writer, spill, bytes, out)
+                            : rc_ring_reserve(writer, bytes, out);
 }
 
-static inline void fill_and_commit(struct rc_ring_writer *writer, struct rc_spill *spill, uint64_t number, void *out) {
+static inline void fill_and_commit(struct rc_ring_writer *writer, struct rc_spill *spill,
+                                   uint64_t number, void *out) {
   size_t bytes = frame_bytes(number);
   fill(out, bytes, number);
-  if ((is_spilled(number) ? rc_spill_commit(spill, writer, bytes, 0) : rc_ring_commit(writer, bytes, 0)) != 0) abort();
+  if ((is_spilled(number) ? rc_spill_commit(spill, writer, bytes, 0)
+                          : rc_ring_commit(writer, bytes, 0)) != 0)
+    abort();
   if (!is_spilled(number)) rc_ring_zero_ahead(writer, bytes);
 }
 
@@ -131,7 +145,9 @@ static inline struct rc_ring_reader join_at(uint32_t kind, struct rc_start start
   return reader;
 }
 
-static inline struct rc_ring_reader join(uint32_t kind) { return join_at(kind, (struct rc_start){0}); }
+static inline struct rc_ring_reader join(uint32_t kind) {
+  return join_at(kind, (struct rc_start){0});
+}
 
 static inline void start(pthread_t *thread, void *(*body)(void *), void *context) {
   ck_assert_int_eq(pthread_create(thread, NULL, body, context), 0);

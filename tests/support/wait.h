@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of waiting share: a party that waits for a value, and what may happen meanwhile. */
+/* What the tests of waiting share: a party that waits for a value, and what may happen
+ * meanwhile. */
 #ifndef RC_TESTS_WAIT_H
 #define RC_TESTS_WAIT_H
 
@@ -50,7 +51,8 @@ static inline int wait_for(struct target *target, int64_t timeout_ns) {
 
 /* Shared with children. peer 0: nobody. */
 static inline struct target *make(pid_t peer) {
-  struct target *target = mmap(NULL, sizeof *target, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct target *target =
+      mmap(NULL, sizeof *target, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   struct rc_process process = {0};
   ck_assert_ptr_ne(target, MAP_FAILED);
   real = rc_os;
@@ -70,7 +72,8 @@ static inline void signal_value(struct target *target, uint64_t value) {
   rc_wake(&target->event);
 }
 
-/* ---- Once the sleeper has looked for the last time, and is about to sleep, something happens, once. ------------- */
+/* ---- Once the sleeper has looked for the last time, and is about to sleep, something happens,
+ * once.  */
 
 static void (*happening)(void *context);
 static void *of_it;
@@ -86,8 +89,8 @@ static inline int happen_and_wait(_Atomic uint32_t *word, uint32_t value, int64_
   return real.futex_wait(word, value, timeout_ns);
 }
 
-static inline int wait_until_it_happens(struct target *target, int64_t timeout_ns, void (*what)(void *),
-                                        void *context) {
+static inline int wait_until_it_happens(struct target *target, int64_t timeout_ns,
+                                        void (*what)(void *), void *context) {
   rc_os.futex_wait = happen_and_wait;
   happening = what;
   of_it = context;
@@ -102,7 +105,9 @@ static inline void live_for_ever(void *context) {
   for (;;) pause();
 }
 
-static inline void kill_peer(void *context) { ck_assert_int_eq(kill(*(pid_t *)context, SIGKILL), 0); }
+static inline void kill_peer(void *context) {
+  ck_assert_int_eq(kill(*(pid_t *)context, SIGKILL), 0);
+}
 
 static inline void give(void *context) { signal_value(context, 1); }
 

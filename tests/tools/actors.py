@@ -39,7 +39,10 @@ def spell(name):
 
 
 def scribble(actor, where, data, number=0):
-    """Overwrites bytes in the control page of a ring of the process: at an offset, or over bytes that are there."""
+    """
+    Overwrites bytes in the control page of a ring of the process: at an offset, or over bytes that
+    are there.
+    """
     folder = f"/proc/{actor.pid}/fd"
     names = (f"{folder}/{name}" for name in sorted(os.listdir(folder), key=int))
     path = [name for name in names if "memfd:ringcast.control" in os.readlink(name)][number]
@@ -53,7 +56,9 @@ class Actor:
     """One process; `with` ends it."""
 
     def __init__(self):
-        self.process = subprocess.Popen([ACTOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [ACTOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.pid = self.process.pid
 
     def __enter__(self):
@@ -76,7 +81,10 @@ class Actor:
         return answer
 
     def ring(self, name=None, capacity=65536, slow_ns=0):
-        """Makes a ring and returns the handle. Readers that are in the way for `slow_ns` are evicted; 0: none."""
+        """
+        Makes a ring and returns the handle. Readers that are in the way for `slow_ns` are evicted;
+        0: none.
+        """
         return self.ask("ring", spell(name), capacity, slow_ns)
 
     def read(self, handle, name=None):

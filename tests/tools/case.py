@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command line share; the program's first three arguments are taken here (test_cli.py)."""
+"""What the tests of the command line share; the program's first three arguments are taken here
+(test_cli.py)."""
 
 import json
 import math

@@ -2,15 +2,17 @@
 /*
  * The other end of a recording, for tests/tools/test_record.py.
  *
- *   record_peer write [name=demo] [seed=1] [count=0] [least=1] [most=5000] [gap_us=0] [readers=0] [capacity=0]
- *                     [spill=0] [timeout_ms=-1] [slow_ms=0] [evicts=0] [batch=0] [tensors=0]
- *     makes a ring, prints its handle, waits for a line on stdin, sends `count` frames (0: until another line or the
- *     end of stdin), prints what it sent, waits for a line again, and closes. Lengths and contents come from the seed.
- *     timeout_ms: of each send; slow_ms: the limit of on_slow, which is FAIL, or with evicts=1 EVICT. batch: so many in
- * a call. tensors: typed frames. record_peer read <handle> [name=peer] [latest=0] reads until the writer is gone, and
- * prints what came; prints "attached" at first.
+ *   record_peer write [name=demo] [seed=1] [count=0] [least=1] [most=5000] [gap_us=0] [readers=0]
+ * [capacity=0] [spill=0] [timeout_ms=-1] [slow_ms=0] [evicts=0] [batch=0] [tensors=0] makes a ring,
+ * prints its handle, waits for a line on stdin, sends `count` frames (0: until another line or the
+ *     end of stdin), prints what it sent, waits for a line again, and closes. Lengths and contents
+ * come from the seed. timeout_ms: of each send; slow_ms: the limit of on_slow, which is FAIL, or
+ * with evicts=1 EVICT. batch: so many in a call. tensors: typed frames. record_peer read <handle>
+ * [name=peer] [latest=0] reads until the writer is gone, and prints what came; prints "attached" at
+ * first.
  *
- * What was sent or came: "frames bytes digest", the digest of all lengths, kinds and bytes in their order.
+ * What was sent or came: "frames bytes digest", the digest of all lengths, kinds and bytes in their
+ * order.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -84,7 +86,7 @@ static int is_asked(void) {
   return poll(&stdin_poll, 1, 0) > 0;
 }
 
-/* ---- Writing ---------------------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 struct source {
   uint64_t seed, number, least, most;
@@ -105,7 +107,8 @@ static size_t build(uint8_t *memory, size_t room, uint64_t number, uint64_t byte
   ringcast_plan_tensor(&plan, 3, 2, size);
   ringcast_plan_item(&plan, 4, 0);
   ringcast_plan_item(&plan, 4, 5);
-  if (ringcast_build_begin(&builder, memory, room / 2, &plan, RINGCAST_ROOT_DICT, (uint32_t)number) != 0 ||
+  if (ringcast_build_begin(&builder, memory, room / 2, &plan, RINGCAST_ROOT_DICT,
+                           (uint32_t)number) != 0 ||
       ringcast_build_tensor(&builder, "ids", 3, &tensor) != 0 ||
       ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "step", 4, (int64_t)number) != 0 ||
       ringcast_build_data(&builder, RINGCAST_ITEM_STR, "text", 4, "a\"b\n\x1b", 5, 0, NULL) != 0 ||
@@ -128,12 +131,16 @@ static struct ringcast_message next_of(struct source *source, uint32_t place) {
   }
   if (source->tensors) bytes = build(memory, room, source->number, bytes);
   source->number++;
-  return (struct ringcast_message){
-      .data = memory, .bytes = bytes, .kind = source->tensors ? RINGCAST_KIND_TENSORS : RINGCAST_KIND_BYTES};
+  return (struct ringcast_message){.data = memory,
+                                   .bytes = bytes,
+                                   .kind = source->tensors ? RINGCAST_KIND_TENSORS
+                                                           : RINGCAST_KIND_BYTES};
 }
 
-static void send_all(ringcast_writer *writer, struct source *source, char **argv, struct told *told) {
-  uint64_t count = (uint64_t)number_of(argv, "count", 0), batch = (uint64_t)number_of(argv, "batch", 0);
+static void send_all(ringcast_writer *writer, struct source *source, char **argv,
+                     struct told *told) {
+  uint64_t count = (uint64_t)number_of(argv, "count", 0),
+           batch = (uint64_t)number_of(argv, "batch", 0);
   int64_t gap_us = number_of(argv, "gap_us", 0), timeout_ms = number_of(argv, "timeout_ms", -1);
   int64_t timeout = timeout_ms < 0 ? RINGCAST_FOREVER : timeout_ms * 1000000;
   while (count == 0 ? !is_asked() : told->frames < count) {
@@ -145,8 +152,10 @@ static void send_all(ringcast_writer *writer, struct source *source, char **argv
       tell(told, messages[i].kind, messages[i].data, messages[i].bytes);
     }
     while (sent < many) {
-      int result = batch > 0 ? ringcast_writer_send_many(writer, messages + sent, many - sent, timeout)
-                             : ringcast_writer_send(writer, messages->data, messages->bytes, messages->kind, timeout);
+      int result = batch > 0
+                       ? ringcast_writer_send_many(writer, messages + sent, many - sent, timeout)
+                       : ringcast_writer_send(writer, messages->data, messages->bytes,
+                                              messages->kind, timeout);
       if (result < 0) die("can't send");
       sent += batch > 0 ? (uint32_t)result : 1;
     }
@@ -161,7 +170,8 @@ static int run_writer(char **argv) {
                                             .capacity = (uint64_t)number_of(argv, "capacity", 0),
                                             .spill_bytes = (uint64_t)number_of(argv, "spill", 0),
                                             .slow_ns = number_of(argv, "slow_ms", 0) * 1000000,
-                                            .on_slow = (uint32_t)number_of(argv, "evicts", RINGCAST_FAIL)};
+                                            .on_slow =
+                                                (uint32_t)number_of(argv, "evicts", RINGCAST_FAIL)};
   struct source source = {.seed = (uint64_t)number_of(argv, "seed", 1),
                           .least = (uint64_t)number_of(argv, "least", 1),
                           .most = (uint64_t)number_of(argv, "most", 5000),
@@ -172,7 +182,8 @@ static int run_writer(char **argv) {
   if (ringcast_writer_create_ex(&options, &writer) != 0) die("can't make the ring");
   printf("%s\n", ringcast_writer_handle(writer));
   fflush(stdout);
-  if (readers > 0 && ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER) < 0) die("no readers");
+  if (readers > 0 && ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER) < 0)
+    die("no readers");
   wait_for_line();
   send_all(writer, &source, argv, &told);
   print(&told);
@@ -182,10 +193,11 @@ static int run_writer(char **argv) {
   return 0;
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 static int run_reader(char **argv) {
-  struct ringcast_reader_options options = {.size = sizeof options, .name = text_of(argv, "name", "peer")};
+  struct ringcast_reader_options options = {.size = sizeof options,
+                                            .name = text_of(argv, "name", "peer")};
   struct told told = {0};
   ringcast_reader *reader;
   if (ringcast_reader_attach_ex(*argv, &options, &reader) != 0) die("can't attach");

@@ -32,7 +32,13 @@ class Process:
         environment = {**os.environ, **options.pop("environment", {})}
         pipe = subprocess.PIPE
         self.popen = subprocess.Popen(
-            [str(word) for word in command], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, **options
+            [str(word) for word in command],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env=environment,
+            **options,
         )
 
     def line(self):
@@ -82,7 +88,9 @@ class Recordings(Case):
         return writer
 
     def reader(self, handle, **options):
-        reader = self.process(PEER, "read", handle, *(f"{name}={value}" for name, value in options.items()))
+        reader = self.process(
+            PEER, "read", handle, *(f"{name}={value}" for name, value in options.items())
+        )
         self.assertEqual(reader.line(), "attached")
         return reader
 
@@ -100,7 +108,9 @@ class Recordings(Case):
         return json.loads(out)
 
     def record(self, *options, environment=None, **source):
-        """Records all that a writer sends. Returns what it says it sent, and the recorder's summary."""
+        """
+        Records all that a writer sends. Returns what it says it sent, and the recorder's summary.
+        """
         writer = self.writer(**source)
         recorder = self.recorder(writer.handle, "--lossless", *options, environment=environment)
         writer.tell()
@@ -127,7 +137,17 @@ class Recordings(Case):
 
     def replay(self, *options, status=0, file=None):
         """What a reader gets of a replay, and the replay's summary."""
-        command = [TOOL, "replay", file or self.file, "--fast", "--readers", "1", "--format", "json", *options]
+        command = [
+            TOOL,
+            "replay",
+            file or self.file,
+            "--fast",
+            "--readers",
+            "1",
+            "--format",
+            "json",
+            *options,
+        ]
         replay = self.process(*command)
         reader = self.reader(json.loads(replay.line())["handle"])
         code, out, err = replay.end()

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process that has rings and readers, for the tests of the command line. Reads commands from stdin, one a line, and
- * answers each with a line on stdout, "error: ..." if the command failed. Ends with stdin. Names are in hexadecimal,
- * "-" for none; rings and readers are numbered from 0, each in the order of their making.
- *   - ring NAME CAPACITY [SLOW_NS]: makes a ring, which evicts readers that are in the way for so long; answers with
- *     the handle
+ * A process that has rings and readers, for the tests of the command line. Reads commands from
+ * stdin, one a line, and answers each with a line on stdout, "error: ..." if the command failed.
+ * Ends with stdin. Names are in hexadecimal, "-" for none; rings and readers are numbered from 0,
+ * each in the order of their making.
+ *   - ring NAME CAPACITY [SLOW_NS]: makes a ring, which evicts readers that are in the way for so
+ *     long; answers with the handle
  *   - read HANDLE NAME: attaches a reader
  *   - send RING COUNT BYTES: sends frames, and waits for room without limit
  *   - stream RING BYTES US: from here on sends a frame every so many microseconds
@@ -53,7 +54,7 @@ static int fail(void) {
   return 0;
 }
 
-/* ---- Commands --------------------------------------------------------------------------------------------------- */
+/* ---- Commands -------------------------------------------------------------------------------- */
 
 static int make_ring(char *word[]) {
   char name[NAME];
@@ -70,7 +71,8 @@ static int make_ring(char *word[]) {
 
 static int attach(char *word[]) {
   char name[NAME];
-  struct ringcast_reader_options options = {.size = sizeof options, .name = unhex(word[2], name) ? name : NULL};
+  struct ringcast_reader_options options = {.size = sizeof options,
+                                            .name = unhex(word[2], name) ? name : NULL};
   if (reader_count == MOST) return puts("error: too many readers");
   if (ringcast_reader_attach_ex(word[1], &options, &readers[reader_count]) != 0) return fail();
   return printf("%d\n", reader_count++);
@@ -78,7 +80,8 @@ static int attach(char *word[]) {
 
 static int send_frames(char *word[]) {
   for (long left = strtol(word[2], NULL, 10); left > 0; left--)
-    if (ringcast_writer_send(rings[atoi(word[1])].writer, payload, (size_t)atol(word[3]), 0, RINGCAST_FOREVER) != 0)
+    if (ringcast_writer_send(rings[atoi(word[1])].writer, payload, (size_t)atol(word[3]), 0,
+                             RINGCAST_FOREVER) != 0)
       return fail();
   return puts("sent");
 }
@@ -86,8 +89,8 @@ static int send_frames(char *word[]) {
 static void *stream(void *which) {
   struct timespec gap = {.tv_nsec = rings[(intptr_t)which].gap_us % 1000000 * 1000,
                          .tv_sec = rings[(intptr_t)which].gap_us / 1000000};
-  while (ringcast_writer_send(rings[(intptr_t)which].writer, payload, rings[(intptr_t)which].bytes, 0,
-                              RINGCAST_FOREVER) == 0)
+  while (ringcast_writer_send(rings[(intptr_t)which].writer, payload, rings[(intptr_t)which].bytes,
+                              0, RINGCAST_FOREVER) == 0)
     nanosleep(&gap, NULL);
   return NULL;
 }
@@ -97,7 +100,8 @@ static int start_stream(char *word[]) {
   intptr_t which = atoi(word[1]);
   rings[which].bytes = (size_t)atol(word[2]);
   rings[which].gap_us = atol(word[3]);
-  return pthread_create(&thread, NULL, stream, (void *)which) == 0 ? puts("streams") : puts("error: no thread");
+  return pthread_create(&thread, NULL, stream, (void *)which) == 0 ? puts("streams")
+                                                                   : puts("error: no thread");
 }
 
 static int take_frame(ringcast_reader *reader) {
@@ -119,8 +123,9 @@ static void *follow(void *reader) {
 
 static int start_follow(char *word[]) {
   pthread_t thread;
-  return pthread_create(&thread, NULL, follow, readers[atoi(word[1])]) == 0 ? puts("follows")
-                                                                            : puts("error: no thread");
+  return pthread_create(&thread, NULL, follow, readers[atoi(word[1])]) == 0
+             ? puts("follows")
+             : puts("error: no thread");
 }
 
 static int call(char *word[]) {
@@ -135,7 +140,7 @@ static int close_ring(char *word[]) {
   return puts("closed");
 }
 
-/* ---- Lines ------------------------------------------------------------------------------------------------------ */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 static const struct {
   const char *name;
@@ -148,7 +153,8 @@ static const struct {
 static void run(char *line) {
   char *word[6] = {0}, *rest;
   int words = 0;
-  for (char *at = strtok_r(line, " \n", &rest); at && words < 5; at = strtok_r(NULL, " \n", &rest)) word[words++] = at;
+  for (char *at = strtok_r(line, " \n", &rest); at && words < 5; at = strtok_r(NULL, " \n", &rest))
+    word[words++] = at;
   for (size_t i = 0; words > 0 && i < sizeof commands / sizeof *commands; i++)
     if (strcmp(word[0], commands[i].name) == 0 && words >= commands[i].words) {
       commands[i].run(word);

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, run as people run it: its words and options, and all that the other files here have.
+"""The command line, run as people run it: its words and options, and all that the other files here
+have.
 
-test_cli.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor> [unittest's arguments]
+test_cli.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor>
+[unittest's arguments]
 """
 
 import os
@@ -72,7 +74,9 @@ class CommandLine(Case):
 
     def test_output_that_can_not_be_written_is_a_failure(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
-            done = subprocess.run([TOOL, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            done = subprocess.run(
+                [TOOL, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            )
         self.assertEqual(done.returncode, 1)
         self.assertIn("can't write", done.stderr)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The completion of the shells: bash's is called as bash calls it, and has what the help texts have."""
+"""
+The completion of the shells: bash's is called as bash calls it, and has what the help texts have.
+"""
 
 import os
 import pathlib
@@ -44,7 +46,10 @@ class Completion(Case):
         names = re.findall(r"(?m)^  (\w+) ", section)
         self.assertLess({"list", "stat", "top", "hz", "doctor", "perf", "help"}, {*names, ""})
         texts = {name: self.succeed(name, "--help") for name in names if name != "help"}
-        return {name: {"--help", *re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} for name, text in texts.items()}
+        return {
+            name: {"--help", *re.findall(r"--[a-z]+(?:-[a-z]+)*", text)}
+            for name, text in texts.items()
+        }
 
     def test_bash_has_every_command_and_option(self):
         commands = self.commands()
@@ -71,7 +76,11 @@ class Completion(Case):
             self.assertEqual(self.complete(f"ringcast stat {NAME}@"), [str(one.pid)])
             two.ring(NAME)
             rest = sorted([str(one.pid), str(two.pid)])
-            self.assertEqual(sorted(self.complete(f"ringcast stat {NAME}@")), rest, "bash has broken the word at '@'")
+            self.assertEqual(
+                sorted(self.complete(f"ringcast stat {NAME}@")),
+                rest,
+                "bash has broken the word at '@'",
+            )
             whole = [f"{NAME}@{pid}" for pid in rest]
             self.assertEqual(sorted(self.complete(f"ringcast stat {NAME}@", breaks=" ")), whole)
             two.ring()

@@ -24,7 +24,9 @@ class Damage(Recordings):
             lines = self.write(data[:cut]).dump()
             summary = lines[-1]
             is_whole = cut == end
-            self.assertEqual((summary["frames"], summary["state"]), (4 + is_whole, "not ended"), cut)
+            self.assertEqual(
+                (summary["frames"], summary["state"]), (4 + is_whole, "not ended"), cut
+            )
             self.assertEqual(summary["torn_bytes"], 0 if is_whole else cut - start)
             self.assertEqual((summary["damages"], summary["missing_frames"]), (0, 0))
         self.assertEqual(summary["hash"], before["hash"])
@@ -35,7 +37,9 @@ class Damage(Recordings):
         for cut in range(start, end, 509):
             summary = self.write(data[:cut] + bytes(1 << 20)).dump()[-1]
             self.assertEqual((summary["frames"], summary["damages"]), (4, 0))
-            self.assertEqual(summary["torn_bytes"] == 0, cut == start)  # only zeros: nothing is torn
+            self.assertEqual(
+                summary["torn_bytes"] == 0, cut == start
+            )  # only zeros: nothing is torn
             self.assertEqual(self.replay()[1]["frames"], 4)
 
     def test_a_block_that_was_never_written_is_no_damage_of_a_file_without_an_end(self):
@@ -43,7 +47,9 @@ class Damage(Recordings):
         end = places[-1][1]
         hole = data[: 5 * BLOCK] + bytes(3 * BLOCK) + data[8 * BLOCK : end]
         summary = self.write(hole).dump()[-1]
-        self.assertEqual((summary["damages"], summary["frames"] + summary["missing_frames"]), (0, 60))
+        self.assertEqual(
+            (summary["damages"], summary["frames"] + summary["missing_frames"]), (0, 60)
+        )
         self.assertGreater(summary["unwritten_bytes"], 3 * BLOCK - 1)
         self.write(hole + data[end:]).dump(status=1)  # with an end it is
 
@@ -52,7 +58,10 @@ class Damage(Recordings):
         hole = (places[2][0] // BLOCK + 3) * BLOCK
         self.write(data[:hole] + bytes(BLOCK) + data[hole + BLOCK : places[-1][1]])
         lines = self.dump()
-        self.assertEqual([line["type"] for line in lines[1:-1]], ["frame", "frame", "unwritten", "frame", "frame"])
+        self.assertEqual(
+            [line["type"] for line in lines[1:-1]],
+            ["frame", "frame", "unwritten", "frame", "frame"],
+        )
         self.assertEqual((lines[-1]["damages"], lines[-1]["missing_frames"]), (0, 1))
 
     def test_damage_in_the_middle_costs_only_what_is_damaged(self):
@@ -64,15 +73,22 @@ class Damage(Recordings):
             start, end = places[number]
             size = whole[1 + number]["bytes"]
             hash_at = start + 48 + (size + 7) // 8 * 8
-            place = chance.choice([chance.randrange(start, start + 48 + size), chance.randrange(hash_at, hash_at + 8)])
+            place = chance.choice(
+                [chance.randrange(start, start + 48 + size), chance.randrange(hash_at, hash_at + 8)]
+            )
             changed = bytearray(data)
             changed[place] ^= 1 << chance.randrange(8)
             lines = self.write(changed).dump(status=1)
             damage = of_type(lines, "damage")
             self.assertEqual(len(damage), 1, (round, place))
-            self.assertEqual((damage[0]["offset"], damage[0]["bytes"], damage[0]["frames"]), (start, end - start, 1))
+            self.assertEqual(
+                (damage[0]["offset"], damage[0]["bytes"], damage[0]["frames"]),
+                (start, end - start, 1),
+            )
             frames = of_type(lines, "frame")
-            self.assertEqual([frame["position"] for frame in frames], self.positions(whole, {number}))
+            self.assertEqual(
+                [frame["position"] for frame in frames], self.positions(whole, {number})
+            )
             self.assertEqual(lines[-1]["missing_frames"], 1)
         got, summary = self.replay(status=1)
         self.assertEqual((int(got.split()[0]), summary["damages"]), (39, 1))
@@ -122,7 +138,9 @@ class Damage(Recordings):
         data, _, _ = self.whole(count=5)
         self.write(data[:32] + (1 << 31).to_bytes(8, "little") + data[40:])
         replay = self.process(TOOL, "replay", self.file, "--readers", "1", "--format", "json")
-        self.assertLessEqual(self.json("stat", json.loads(replay.line())["handle"])["capacity"], 128 << 20)
+        self.assertLessEqual(
+            self.json("stat", json.loads(replay.line())["handle"])["capacity"], 128 << 20
+        )
 
     def test_a_lock_that_any_user_can_take_makes_no_recorder(self):
         data, places, _ = self.whole(count=5)
@@ -138,7 +156,12 @@ class Damage(Recordings):
         self.file = file.with_name(file.name + "\U000e0041")  # is not there
         file.write_bytes(data[:-100])
         for name in (file, self.file):
-            for words in (["dump"], ["dump", "--format", "json"], ["replay"], ["replay", "--format", "json"]):
+            for words in (
+                ["dump"],
+                ["dump", "--format", "json"],
+                ["replay"],
+                ["replay", "--format", "json"],
+            ):
                 done = run(*words, str(name))
                 text = (done.stdout + done.stderr).replace("\n", "")
                 self.assertTrue(text.isprintable(), (words, text))
@@ -166,7 +189,11 @@ class Damage(Recordings):
         for round in range(150):
             changed = bytearray(data)
             for _ in range(chance.choice((1, 2, 10, 100))):
-                place = chance.randrange(len(changed)) if chance.random() < 0.5 else chance.randrange(24)
+                place = (
+                    chance.randrange(len(changed))
+                    if chance.random() < 0.5
+                    else chance.randrange(24)
+                )
                 kind = chance.random()
                 if kind < 0.6:
                     changed[place] ^= 1 << chance.randrange(8)
@@ -175,7 +202,9 @@ class Damage(Recordings):
                 elif kind < 0.8:
                     changed[place:place] = changed[place : place + chance.randrange(200)]
                 else:
-                    changed[place : place + 8] = chance.choice((bytes(8), b"\xff" * 8, b"\x00" * 7 + b"\x7f"))
+                    changed[place : place + 8] = chance.choice(
+                        (bytes(8), b"\xff" * 8, b"\x00" * 7 + b"\x7f")
+                    )
                 if not changed:
                     break
             self.write(changed)

@@ -14,13 +14,16 @@ from case import CPUS, TOOL, Case, run
 
 LEVELS = {"ok", "note", "problem"}
 NAMES = set(
-    "ring,large frames,attach,dumpable,kernel,huge pages,shmem huge,container memory,open files,NUMA,cores,CPU wait,"
+    "ring,large frames,attach,dumpable,kernel,huge pages,shmem huge,container memory,open "
+    "files,NUMA,cores,CPU wait,"
     "pidfd,io_uring,environment".split(",")
 )
 
 
 def fork_as_user(body):
-    """A child that is not root's, since what is closed to a user is open to root. It does not return."""
+    """
+    A child that is not root's, since what is closed to a user is open to root. It does not return.
+    """
     if (pid := os.fork()) == 0:
         try:
             if os.geteuid() == 0:
@@ -109,7 +112,9 @@ class Doctor(Case):
         os.read(ready, 1)
         with tempfile.TemporaryFile() as found, open(TOOL, "rb") as tool:
             command = ["ringcast", "doctor", "--format", "json"]
-            doctor = fork_as_user(lambda: (os.dup2(found.fileno(), 1), os.execve(tool.fileno(), command, os.environ)))
+            doctor = fork_as_user(
+                lambda: (os.dup2(found.fileno(), 1), os.execve(tool.fileno(), command, os.environ))
+            )
             self.assertEqual(os.waitpid(doctor, 0)[1], 0)
             found.seek(0)
             lines = json.load(found)["lines"]
@@ -155,7 +160,11 @@ class Doctor(Case):
         with unittest.mock.patch.dict(os.environ):
             for name in [name for name in os.environ if name.startswith("RINGCAST_")]:
                 del os.environ[name]
-            for switch in "RINGCAST_VLLM=1", "RINGCAST_SGLANG=strict", "RINGCAST_SGLANG=1,share=local":
+            for switch in (
+                "RINGCAST_VLLM=1",
+                "RINGCAST_SGLANG=strict",
+                "RINGCAST_SGLANG=1,share=local",
+            ):
                 line = self.lines(**dict([switch.split("=", 1)]))["environment"]
                 found = "ok", f"{switch} (the drop-in is on)", ""
                 self.assertEqual((line["level"], line["found"], line["mend"]), found)
@@ -166,21 +175,35 @@ class Doctor(Case):
 
     def test_a_mode_of_waiting_that_is_none_is_told(self):
         ring = self.problems(RINGCAST_WAIT="fast")["ring"]
-        self.assertIn("RINGCAST_WAIT is 'fast': it must be balanced, latency or power", ring["found"])
+        self.assertIn(
+            "RINGCAST_WAIT is 'fast': it must be balanced, latency or power", ring["found"]
+        )
 
     def test_the_variables_of_the_sources_are_known(self):
         package = pathlib.Path(__file__).parents[2] / "python" / "ringcast"
-        names = {name for path in package.rglob("*.py") for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())}
+        names = {
+            name
+            for path in package.rglob("*.py")
+            for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())
+        }
         for folder in ("shm", "channel", "gpu", "python/extension"):
             for path in (package.parents[1] / folder).rglob("*.c"):
                 names.update(re.findall(r'\("(RINGCAST_[A-Z_]+)"', path.read_text()))
         self.assertLess({"RINGCAST_VLLM", "RINGCAST_WAIT", "RINGCAST_TRACE"}, names)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")
+        }
         environment = {**inherited, **dict.fromkeys(names, "1")}  # which not all of them can be
         done = subprocess.run(
-            [TOOL, "doctor", "--format", "json"], capture_output=True, text=True, timeout=60, env=environment
+            [TOOL, "doctor", "--format", "json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
         )
-        line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "environment")
+        line = next(
+            line for line in json.loads(done.stdout)["lines"] if line["name"] == "environment"
+        )
         self.assertEqual(line["facts"]["unknown"], 0, line["found"])
 
     def test_the_ring_is_as_the_environment_asks(self):
@@ -200,18 +223,28 @@ class Doctor(Case):
         for switches in ([], *([switch] for switch in names), list(names)):
             with self.subTest(switches=switches):
                 lines = self.lines(RINGCAST_DISABLE=",".join(switches))
-                told = {switch for switch, name in names.items() if "RINGCAST_DISABLE" in lines[name]["found"]}
+                told = {
+                    switch
+                    for switch, name in names.items()
+                    if "RINGCAST_DISABLE" in lines[name]["found"]
+                }
                 self.assertEqual(told, set(switches))
                 for switch in {"cpu_wait", "pidfd", "io_uring"} & told:
                     self.assertEqual(lines[names[switch]]["facts"]["used"], 0)
                 if "retain" in told:
                     self.assertEqual(lines["copy-on-write"]["facts"]["works"], 0)
                 for switch in {"hugetlb", "shmem-huge", "retain"} & told:
-                    self.assertEqual(lines[names[switch]]["mend"], "", "what is not wanted is not to be mended")
+                    self.assertEqual(
+                        lines[names[switch]]["mend"], "", "what is not wanted is not to be mended"
+                    )
 
     def test_io_uring_is_used_where_all_is_there_that_it_takes(self):
         facts = {name: line["facts"] for name, line in self.lines(RINGCAST_DISABLE="").items()}
-        there = facts["pidfd"]["used"] and facts["io_uring"]["futex_wait"] and facts["io_uring"]["liburing"]
+        there = (
+            facts["pidfd"]["used"]
+            and facts["io_uring"]["futex_wait"]
+            and facts["io_uring"]["liburing"]
+        )
         self.assertEqual(facts["io_uring"]["used"], there)
         line = self.lines(RINGCAST_DISABLE="pidfd")["io_uring"]
         self.assertEqual(line["facts"]["used"], 0)
@@ -226,7 +259,11 @@ class Doctor(Case):
         self.assertEqual(line["level"], "ok" if can else "note")
 
     def test_spill_memory_is_as_the_environment_asks(self):
-        for asked, got, level in (("0", 0, "note"), ("1", 2 << 20, "ok"), ("1073741824", 1 << 30, "ok")):
+        for asked, got, level in (
+            ("0", 0, "note"),
+            ("1", 2 << 20, "ok"),
+            ("1073741824", 1 << 30, "ok"),
+        ):
             line = self.lines(RINGCAST_SPILL_BYTES=asked)["large frames"]
             self.assertEqual(line["facts"]["spill_bytes"], got)
             self.assertEqual(line["level"], level)

@@ -15,7 +15,9 @@ NAME = f"hz{os.getpid()}"
 
 class Hz(Case):
     def start(self, *words):
-        return subprocess.Popen([TOOL, "hz", NAME, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [TOOL, "hz", NAME, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def check(self, found):
         gap = found["gap_ns"]
@@ -32,7 +34,10 @@ class Hz(Case):
             writer.ask("stream", 0, 1000, 1000)
             (found,) = [
                 line
-                for line in map(json.loads, self.succeed("hz", NAME, "--count", "50", "--format", "json").splitlines())
+                for line in map(
+                    json.loads,
+                    self.succeed("hz", NAME, "--count", "50", "--format", "json").splitlines(),
+                )
                 if line["summary"]
             ]
             self.assertEqual([found["frames"], found["bytes"]], [50, 50000])
@@ -40,7 +45,9 @@ class Hz(Case):
             self.ratio(found["bytes_per_s"], 1000 * 49, found["seconds"])
             self.check(found)
             text = self.succeed("hz", NAME, "--count", "50")
-            self.assertRegex(text, rf"(?m)^{NAME}@{writer.pid}: 50 frames, 48.8 KiB in [\d.]+ [num]?s$")
+            self.assertRegex(
+                text, rf"(?m)^{NAME}@{writer.pid}: 50 frames, 48.8 KiB in [\d.]+ [num]?s$"
+            )
             number, time = r"[\d.]+", r"([\d.]+ [num]?s|-)"
             self.assertRegex(
                 text.splitlines()[-1],
@@ -73,7 +80,9 @@ class Hz(Case):
             process.send_signal(signal.SIGINT)
             rest, _ = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 0)
-            summary = rf"\n{NAME}@{writer.pid}: 0 frames, 0 B in 0 s\nfewer than two frames: no rate\n"
+            summary = (
+                rf"\n{NAME}@{writer.pid}: 0 frames, 0 B in 0 s\nfewer than two frames: no rate\n"
+            )
             self.assertRegex(rest, rf"\A(no new frame\n)*{summary}\Z")
 
     def test_the_writers_end_is_told(self):
@@ -100,7 +109,9 @@ class Hz(Case):
                 writer.ask("stream", 0, 1000, 10000)
                 rest, said = process.communicate(timeout=60)
             self.assertEqual([process.returncode, said], [0, ""])
-            self.assertRegex(rest, r"; lost [\d.]+ [KM]iB, in 1 places, that the writer overwrote first$")
+            self.assertRegex(
+                rest, r"; lost [\d.]+ [KM]iB, in 1 places, that the writer overwrote first$"
+            )
 
     def test_it_holds_nothing_back(self):
         with Actor() as writer:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands that look at rings, with the processes of ring_actor.c to look at.
 
-test_look.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor> [unittest's arguments]
+test_look.py <path of the tool> <folder of the tests' own CUDA drivers> <path of ring_actor>
+[unittest's arguments]
 """
 
 import unittest

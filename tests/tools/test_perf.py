@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast perf, but for what it says of GPUs: not how fast, only that the figures are there and make sense."""
+"""
+ringcast perf, but for what it says of GPUs: not how fast, only that the figures are there and make
+sense.
+"""
 
 import signal
 import subprocess
@@ -44,14 +47,25 @@ class Perf(Case):
     def test_throughput(self):
         for size in ("8", "40", "64K", "100003"):
             found = self.measure("throughput", "--size", size)
-            if found["frames_per_s"] < 20000:  # a busy machine: so few that the faults of starting are one for each
+            if (
+                found["frames_per_s"] < 20000
+            ):  # a busy machine: so few that the faults of starting are one for each
                 found = self.measure("throughput", "--size", size, "--seconds", "1")
-            for key in ("frames_per_s", "bytes_per_s", "memcpy_bytes_per_s", "memcpy_alone_bytes_per_s"):
+            for key in (
+                "frames_per_s",
+                "bytes_per_s",
+                "memcpy_bytes_per_s",
+                "memcpy_alone_bytes_per_s",
+            ):
                 self.positive(found[key])
-            self.assertAlmostEqual(found["bytes_per_s"] / (found["frames_per_s"] * found["size"]), 1, delta=0.01)
+            self.assertAlmostEqual(
+                found["bytes_per_s"] / (found["frames_per_s"] * found["size"]), 1, delta=0.01
+            )
             self.ratio(found["ratio"], found["bytes_per_s"], found["memcpy_bytes_per_s"])
             for key in ("writer_faults_per_frame", "reader_faults_per_frame"):
-                self.assertLess(found[key], 1, "the memory of a ring is there before the first frame")
+                self.assertLess(
+                    found[key], 1, "the memory of a ring is there before the first frame"
+                )
 
     def test_throughput_of_frames_that_fill_half_the_ring(self):
         found = self.measure("throughput", "--size", str((1 << 19) - 80))
@@ -100,9 +114,17 @@ class Perf(Case):
                 for key in ("wake_us", "futex_us", "spin_us"):
                     self.positive(found[key]["p50"])
                     self.assertLessEqual(found[key]["p50"], found[key]["p99"])
-                for key in ("commit_us", "slowest_us", "futex_commit_us", "futex_slowest_us", "spin_slowest_us"):
+                for key in (
+                    "commit_us",
+                    "slowest_us",
+                    "futex_commit_us",
+                    "futex_slowest_us",
+                    "spin_slowest_us",
+                ):
                     self.positive(found[key]["p50"])
-                self.assertGreaterEqual(found["slowest_us"]["p50"], found["wake_us"]["p50"] if readers == 1 else 0)
+                self.assertGreaterEqual(
+                    found["slowest_us"]["p50"], found["wake_us"]["p50"] if readers == 1 else 0
+                )
                 for key in ("reader_cpu_percent", "futex_cpu_percent", "spin_cpu_percent"):
                     self.positive(found[key])
                 self.assertGreaterEqual(found["system_calls_per_message"], 0)
@@ -110,7 +132,8 @@ class Perf(Case):
                 self.assertGreaterEqual(found["messages"], 10)
 
     def test_text_has_the_figures_too(self):
-        """A line for each figure of the whole, a row for each object; an object of an array has its first figure's."""
+        """A line for each figure of the whole, a row for each object; an object of an array has its
+        first figure's."""
         for name, rows in (
             ("latency", ["one_way_ns", "ratio_line"]),
             ("throughput", ["bytes_per_s", "ratio"]),
@@ -125,7 +148,9 @@ class Perf(Case):
         self.assertRegex(text, r"(?m)^ +p50 +p99$")
 
     def test_an_interrupt_ends_it_and_its_readers(self):
-        process = subprocess.Popen([TOOL, "perf", "wake", "--seconds", "600", "--readers", "2"], stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [TOOL, "perf", "wake", "--seconds", "600", "--readers", "2"], stderr=subprocess.PIPE
+        )
         children = f"/proc/{process.pid}/task/{process.pid}/children"
         readers = []
         while len(readers) < 2 and process.poll() is None:
@@ -140,7 +165,9 @@ class Perf(Case):
 
 
 def await_end(pid):
-    """Returns when the process is gone; a process that never goes ends the test by its time limit."""
+    """
+    Returns when the process is gone; a process that never goes ends the test by its time limit.
+    """
     while True:
         try:
             with open(f"/proc/{pid}/stat", encoding="ascii") as file:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast record, replay and dump, with a program at the other end of the ring.
 
-test_record.py <path of the tool> <folder of the CUDA drivers> <path of record_peer> [unittest's arguments]
+test_record.py <path of the tool> <folder of the CUDA drivers> <path of record_peer> [unittest's
+arguments]
 """
 
 import json
@@ -17,7 +18,8 @@ from recordings import GO_ON, INTERRUPT, KILL, STOP, TERMINATE, Recordings, of_t
 from test_damage import Damage  # noqa: F401
 from test_replay import Replay  # noqa: F401
 
-# Frames of every size: of batches, of tensors, larger than a chunk, than the recorder's memory, than the ring.
+# Frames of every size: of batches, of tensors, larger than a chunk, than the recorder's memory,
+# than the ring.
 SOURCES = (
     {"count": 3000, "most": 5000},
     {"count": 3000, "most": 300, "batch": 40},
@@ -43,14 +45,18 @@ class Record(Recordings):
                     options = ["--buffer", buffer]
                     sent, summary = self.record(*options, **source)
                     frames, size, _ = sent.split()
-                    self.assertEqual((summary["frames"], summary["bytes"]), (int(frames), int(size)))
+                    self.assertEqual(
+                        (summary["frames"], summary["bytes"]), (int(frames), int(size))
+                    )
                     self.assertEqual((summary["gaps"], summary["ended_by"]), (0, "writer gone"))
                     lines = self.dump()
                     self.assertEqual(len(of_type(lines, "frame")), int(frames))
                     self.assertEqual(lines[-1]["state"], "ended well")
                     got, again = self.replay()
                     self.assertEqual(got, sent)
-                    self.assertEqual({summary["hash"], lines[-1]["hash"], again["hash"]}, {summary["hash"]})
+                    self.assertEqual(
+                        {summary["hash"], lines[-1]["hash"], again["hash"]}, {summary["hash"]}
+                    )
 
     def test_nothing_is_printed_into_a_recording_where_the_caller_has_closed_0_to_2(self):
         self.file.unlink(missing_ok=True)
@@ -89,7 +95,8 @@ class Record(Recordings):
                 until(lambda least=frames: self.dump()[-1]["frames"] >= least, "a written frame")
                 recorder.kill(KILL)
                 self.assertEqual(recorder.end()[0], -KILL)
-                # The kernel ends the writes that are under way, and gives up the file's lock, soon after.
+                # The kernel ends the writes that are under way, and gives up the file's lock, soon
+                # after.
                 until(lambda: self.dump()[-1]["state"] == "not ended", "the end of the last writes")
                 summary = self.dump()[-1]
                 self.assertEqual(summary["damages"], 0)
@@ -113,17 +120,26 @@ class Record(Recordings):
                 until(lambda: self.dump()[-1]["frames"] > 10, "a written frame")
                 recorder.kill(STOP)
                 place = self.position(writer)
-                until(lambda since=place, of=writer: self.position(of) > since + 200000, "the writer's next lap")
+                until(
+                    lambda since=place, of=writer: self.position(of) > since + 200000,
+                    "the writer's next lap",
+                )
                 recorder.kill(GO_ON)
-                after = until(lambda since=place: self.gap_with_frames_behind(since), "a frame behind the gap")
+                after = until(
+                    lambda since=place: self.gap_with_frames_behind(since), "a frame behind the gap"
+                )
                 writer.tell()
                 self.assertRegex(writer.line(), r"^\d+ \d+ ")
                 writer.tell()
                 self.assertEqual(writer.end()[0], 0)
                 summary = self.finish(recorder)
                 self.assertGreaterEqual(summary["gaps"], 1)
-                gap = next(gap for gap in of_type(self.dump(), "gap") if gap["from"] == after["from"])
-                self.assertEqual((gap["to"], gap["bytes"]), (after["to"], after["to"] - after["from"]))
+                gap = next(
+                    gap for gap in of_type(self.dump(), "gap") if gap["from"] == after["from"]
+                )
+                self.assertEqual(
+                    (gap["to"], gap["bytes"]), (after["to"], after["to"] - after["from"])
+                )
                 self.assertGreater(gap["bytes"], 65536)
                 self.assertIn("faster", gap["reason"])
                 self.check_gaps(self.dump())
@@ -155,7 +171,9 @@ class Record(Recordings):
         recorder = self.recorder(writer.handle, "--lossless")  # a tap may lose most of them
         writer.tell()
         writer.line()
-        until(lambda: self.dump("--frames", "1")[-1]["state"] == "recorder still writing", "the file")
+        until(
+            lambda: self.dump("--frames", "1")[-1]["state"] == "recorder still writing", "the file"
+        )
         times = []  # of a CPU
         for state in ("recorder still writing", "ended well"):
             before = cpu_seconds()
@@ -167,10 +185,14 @@ class Record(Recordings):
         self.assertLess(times[0], 2 * times[1] + 1)
 
     def position(self, writer):
-        return of_type(self.json_lines("dump", writer.handle, "--frames", "1"), "frame")[0]["position"]
+        return of_type(self.json_lines("dump", writer.handle, "--frames", "1"), "frame")[0][
+            "position"
+        ]
 
     def json_lines(self, *arguments):
-        return [json.loads(line) for line in self.succeed(*arguments, "--format", "json").splitlines()]
+        return [
+            json.loads(line) for line in self.succeed(*arguments, "--format", "json").splitlines()
+        ]
 
     def gap_with_frames_behind(self, place):
         """The gap at this place. A recorder that had no CPU leaves gaps elsewhere too."""
@@ -183,7 +205,9 @@ class Record(Recordings):
         taps = [self.recorder(writer.handle, file=self.folder / name) for name in ("a", "b", "c")]
         self.assertEqual(self.json("stat", writer.handle)["readers"], [])
         lossless = self.recorder(writer.handle, "--lossless")
-        self.assertEqual([reader["name"] for reader in self.json("stat", writer.handle)["readers"]], ["recorder"])
+        self.assertEqual(
+            [reader["name"] for reader in self.json("stat", writer.handle)["readers"]], ["recorder"]
+        )
         writer.tell()
         sent = writer.line()
         writer.tell()
@@ -212,7 +236,9 @@ class Record(Recordings):
                 def limit(most=room):
                     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-                recorder = self.recorder(writer.handle, "--lossless", "--buffer", "1M", preexec_fn=limit)
+                recorder = self.recorder(
+                    writer.handle, "--lossless", "--buffer", "1M", preexec_fn=limit
+                )
                 writer.tell()
                 code, out, err = recorder.end()
                 self.assertEqual((code, out), (1, ""))
@@ -230,7 +256,9 @@ class Record(Recordings):
         for room in (0, 512, 4096):
             recorder = self.process(
                 *(TOOL, "record", writer.handle, self.file),
-                preexec_fn=lambda most=room: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+                preexec_fn=lambda most=room: resource.setrlimit(
+                    resource.RLIMIT_FSIZE, (most, most)
+                ),
             )
             code, _, err = recorder.end()
             self.assertEqual((code, self.file.exists()), (1, False))
@@ -252,7 +280,9 @@ class Record(Recordings):
     def test_a_recording_never_takes_the_number_of_a_closed_stream(self):
         writer = self.writer(gap_us=100)
         writer.tell()
-        folder = tempfile.TemporaryDirectory(dir="/dev/shm")  # takes a write of any length, also with O_DIRECT
+        folder = tempfile.TemporaryDirectory(
+            dir="/dev/shm"
+        )  # takes a write of any length, also with O_DIRECT
         self.addCleanup(folder.cleanup)
         for number in (0, 1, 2):
             file = f"{folder.name}/{number}"
@@ -279,7 +309,9 @@ class Record(Recordings):
             summary = self.finish(recorder)
             self.assertEqual(summary["ended_by"], end)
             lines = self.dump(file=file)
-            self.assertEqual((lines[-1]["state"], lines[-1]["hash"]), ("ended well", summary["hash"]))
+            self.assertEqual(
+                (lines[-1]["state"], lines[-1]["hash"]), ("ended well", summary["hash"])
+            )
             if options[:1] == ["--frames"]:
                 self.assertEqual(summary["frames"], 7)
             if options[:1] == ["--bytes"]:

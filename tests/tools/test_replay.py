@@ -19,7 +19,9 @@ class Replay(Recordings):
         frames = of_type(lines, "frame")
         self.assertEqual([frame["tag"] for frame in frames], [0, 1, 2])
         ids, step, text = frames[2]["items"]
-        self.assertEqual((ids["key"], ids["dtype"], ids["shape"], ids["bytes"]), ("ids", "int64", [2, 1], 16))
+        self.assertEqual(
+            (ids["key"], ids["dtype"], ids["shape"], ids["bytes"]), ("ids", "int64", [2, 1], 16)
+        )
         self.assertEqual((step["kind"], step["value"]), ("int", "2"))
         self.assertEqual(text["value"], r'"a\"b\x0a\x1b"')
         self.assertEqual(len(frames[0]["data"]), 2 * frames[0]["bytes"])
@@ -51,7 +53,11 @@ class Replay(Recordings):
         writer.tell()
         writer.line()
         dump.kill(GO_ON)
-        lost = int(re.fullmatch(r" *(\d+) bytes of the ring were lost: the writer was faster .*", dump.line())[1])
+        lost = int(
+            re.fullmatch(
+                r" *(\d+) bytes of the ring were lost: the writer was faster .*", dump.line()
+            )[1]
+        )
         self.assertGreater(lost, 900 * 1000)
         dump.kill(INTERRUPT)
         status, out, _ = dump.end()
@@ -64,7 +70,9 @@ class Replay(Recordings):
             self.record(count=20, gap_us=2000)
             frames = of_type(self.dump(), "frame")
             length = frames[-1]["time"] - frames[0]["time"]
-            return length > 0.03 and length  # else the recorder stood still, and the frames have one time
+            return (
+                length > 0.03 and length
+            )  # else the recorder stood still, and the frames have one time
 
         length = until(length_of_a_recording, "a recording of some length")
         start = time.monotonic()
@@ -74,11 +82,19 @@ class Replay(Recordings):
     def test_parts_of_a_recording(self):
         self.record(count=2000, gap_us=100, most=50)
         times = [frame["time"] for frame in of_type(self.dump(), "frame")]
-        for begin, end in ((0, times[-1] / 2), (times[700], times[-1] + 1), (times[900], times[1500])):
+        for begin, end in (
+            (0, times[-1] / 2),
+            (times[700], times[-1] + 1),
+            (times[900], times[1500]),
+        ):
             _, summary = self.replay("--from", f"{begin:.9f}", "--to", f"{end:.9f}")
             near = 1e-8  # frames that came together have one time, and that is rounded
-            self.assertGreaterEqual(summary["frames"], sum(begin + near <= at <= end - near for at in times))
-            self.assertLessEqual(summary["frames"], sum(begin - near <= at <= end + near for at in times))
+            self.assertGreaterEqual(
+                summary["frames"], sum(begin + near <= at <= end - near for at in times)
+            )
+            self.assertLessEqual(
+                summary["frames"], sum(begin - near <= at <= end + near for at in times)
+            )
             self.assertGreater(summary["frames"], 0)
         self.assertEqual(self.replay("--from", "1e6")[1]["frames"], 0)
 
@@ -92,7 +108,9 @@ class Replay(Recordings):
 
     def test_frames_larger_than_the_new_ring_are_told(self):
         self.record(count=2, least=300000, most=300000)
-        done = run("replay", str(self.file), "--fast", "--capacity", "64K", RINGCAST_SPILL_BYTES="0")
+        done = run(
+            "replay", str(self.file), "--fast", "--capacity", "64K", RINGCAST_SPILL_BYTES="0"
+        )
         self.assertEqual(done.returncode, 1)
         self.assertIn("2 frames are larger than the ring", done.stderr)
         got, _ = self.replay("--capacity", "64K")
@@ -100,12 +118,17 @@ class Replay(Recordings):
 
     def test_a_reader_that_dies_does_not_end_a_replay(self):
         self.record(count=2000, most=3000)
-        replay = self.process(TOOL, "replay", self.file, "--fast", "--readers", "2", "--capacity", "64K")
+        replay = self.process(
+            TOOL, "replay", self.file, "--fast", "--readers", "2", "--capacity", "64K"
+        )
         handle = replay.line().split()[-1]
         dead = self.reader(handle)
         dead.kill(STOP)
         reader = self.reader(handle)
-        until(lambda: self.json("stat", handle)["held_back_by"], "the replay waits for the stopped reader")
+        until(
+            lambda: self.json("stat", handle)["held_back_by"],
+            "the replay waits for the stopped reader",
+        )
         dead.kill(KILL)
         self.assertEqual(replay.end()[0], 0)
         self.assertEqual(int(reader.line().split()[0]), 2000)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast stat: which reader holds a ring back, whatever state the reader is in and whatever it calls itself."""
+"""
+ringcast stat: which reader holds a ring back, whatever state the reader is in and whatever it calls
+itself.
+"""
 
 import json
 import os
@@ -12,12 +15,17 @@ from case import TOOL, Case, run
 
 NAME = f"stat{os.getpid()}"
 CAPACITY = 65536
-HOSTILE = b'ra\x1b[31m"\\nk\xff\xc2\x9b\xe2\x80\xae'  # colour, quotes, a byte that is not UTF-8, CSI, right to left
+# colour, quotes, a byte that is not UTF-8, CSI, right to left
+HOSTILE = b'ra\x1b[31m"\\nk\xff\xc2\x9b\xe2\x80\xae'
 
 
 def controls(text):
     """The characters of a text that control a terminal, but for the ends of lines."""
-    return {c for c in text if c != "\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0x202A <= ord(c) <= 0x202E)}
+    return {
+        c
+        for c in text
+        if c != "\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0x202A <= ord(c) <= 0x202E)
+    }
 
 
 class Ring:
@@ -38,12 +46,17 @@ class Ring:
             actor.__exit__()
 
     def fill(self):
-        """Sends until there is no room, and further; there is no answer until the second reader goes on."""
+        """
+        Sends until there is no room, and further; there is no answer until the second reader goes
+        on.
+        """
         self.writer.tell("send", 0, 2 * CAPACITY // 1024, 1000)
 
 
 def await_held_back(case, name):
-    """The JSON, once the second reader holds a `Ring` back, and the first reader has read all frames."""
+    """
+    The JSON, once the second reader holds a `Ring` back, and the first reader has read all frames.
+    """
 
     def look():
         found = case.json("stat", name)
@@ -53,7 +66,10 @@ def await_held_back(case, name):
 
 
 def await_said(case, wanted, *words):
-    """The command's text, once the pattern is in the text. A writer without a CPU for a second is not seen to wait."""
+    """
+    The command's text, once the pattern is in the text. A writer without a CPU for a second is not
+    seen to wait.
+    """
 
     def look():
         text = case.succeed(*words)
@@ -86,7 +102,13 @@ class Stat(Case):
             self.assertEqual({key: found["writer"][key] for key in told}, told)
             (peer,) = found["readers"]
             told = {"slot": 0, "name": "rank 7", "pid": reader.pid, "state": "active"}
-            told |= {"lag_frames": 1, "lag_bytes": 1024, "blocked_ns": 0, "frames": 2, "bytes": 2000}
+            told |= {
+                "lag_frames": 1,
+                "lag_bytes": 1024,
+                "blocked_ns": 0,
+                "frames": 2,
+                "bytes": 2000,
+            }
             self.assertEqual({key: peer[key] for key in told}, told)
 
     def test_a_stopped_reader_is_named_until_it_goes_on(self):
@@ -95,14 +117,21 @@ class Stat(Case):
             ring.fill()
             found = await_held_back(self, NAME)
             by = found["held_back_by"]
-            self.assertEqual([by["name"], by["pid"], by["state"]], ["rank 2", ring.second.pid, "stopped"])
+            self.assertEqual(
+                [by["name"], by["pid"], by["state"]], ["rank 2", ring.second.pid, "stopped"]
+            )
             self.positive(by["blocked_ns"])
             self.assertIs(found["writer"]["waits_for_room"], True)
             self.assertEqual(by["lag_bytes"], 1024 * by["lag_frames"])
             self.positive(by["lag_frames"])
             self.assertEqual(by, {**found["readers"][1], "blocked_ns": by["blocked_ns"]})
             text = await_said(self, "held back by", "stat", NAME)
-            for word in ("rank 2", f"{by['lag_frames']} frames", f"kill -CONT {ring.second.pid}", "waits for room"):
+            for word in (
+                "rank 2",
+                f"{by['lag_frames']} frames",
+                f"kill -CONT {ring.second.pid}",
+                "waits for room",
+            ):
                 self.assertIn(word, text)
             ring.second.go_on()
             ring.second.ask("take", ring.slow, 2 * CAPACITY // 1024)
@@ -116,12 +145,17 @@ class Stat(Case):
             ring.writer.ask("send", 0, 1, 1000)
             ring.second.stop()
             found = self.json("stat", NAME)
-            self.assertEqual([found["held_back_by"], found["writer"]["waits_for_room"]], [None, False])
+            self.assertEqual(
+                [found["held_back_by"], found["writer"]["waits_for_room"]], [None, False]
+            )
             self.assertEqual(found["suspects"], [found["readers"][1]])
             self.assertEqual(found["suspects"][0]["state"], "stopped")
             self.verdict("rank 2", "stopped", "1 frame,", f"kill -CONT {ring.second.pid}")
             ring.second.go_on()
-            await_until(lambda: not self.json("stat", NAME)["suspects"], "the reader that goes on is a suspect")
+            await_until(
+                lambda: not self.json("stat", NAME)["suspects"],
+                "the reader that goes on is a suspect",
+            )
             self.verdict("no reader")
 
     def test_of_several_suspects_the_one_furthest_behind_is_named(self):
@@ -129,7 +163,10 @@ class Stat(Case):
             third.read(ring.handle, "rank 3")
             ring.writer.ask("send", 0, 3, 1000)
             ring.second.ask("take", ring.slow, 1)
-            await_until(lambda: not self.json("stat", NAME)["readers"][0]["lag_frames"], "the first reader lags")
+            await_until(
+                lambda: not self.json("stat", NAME)["readers"][0]["lag_frames"],
+                "the first reader lags",
+            )
             for actor in (ring.first, ring.second, third):
                 actor.stop()
             self.verdict("rank 3", f"kill -CONT {third.pid}", "2 more")
@@ -158,14 +195,18 @@ class Stat(Case):
         with Ring(second=None) as ring:
             ring.fill()
             self.assertEqual(await_held_back(self, NAME)["held_back_by"]["state"], "active")
-            await_said(self, rf"held back by reader 1 \(pid {ring.second.pid}, running", "stat", NAME)
+            await_said(
+                self, rf"held back by reader 1 \(pid {ring.second.pid}, running", "stat", NAME
+            )
 
     def test_a_dead_reader_is_shown_as_dead(self):
         with Ring() as ring:
             ring.writer.ask("send", 0, 3, 1000)
             ring.second.die()
             found = self.json("stat", NAME)
-            self.assertEqual([found["readers"][1]["state"], found["suspects"]], ["dead", [found["readers"][1]]])
+            self.assertEqual(
+                [found["readers"][1]["state"], found["suspects"]], ["dead", [found["readers"][1]]]
+            )
             text = self.verdict("rank 2", "dead", "3 frames")
             self.assertNotIn("kill -CONT", text)
             self.assertRegex(text, rf"(?m)^ +1  rank 2 +{ring.second.pid}  dead ")
@@ -176,7 +217,10 @@ class Stat(Case):
             self.assertEqual(self.json("stat", NAME)["writer"]["state"], "running")
             writer.stop()
             self.assertEqual(self.json("stat", NAME)["writer"]["state"], "stopped")
-            self.assertRegex(self.succeed("stat", NAME), rf"(?m)^writer +pid {writer.pid} \(ring_actor\), stopped$")
+            self.assertRegex(
+                self.succeed("stat", NAME),
+                rf"(?m)^writer +pid {writer.pid} \(ring_actor\), stopped$",
+            )
 
     def test_a_name_of_several_rings_lists_them(self):
         with Actor() as one, Actor() as two:
@@ -208,9 +252,16 @@ class Stat(Case):
         self.refused("stat", says="say which ring; 'ringcast list' shows all")
         self.refused("stat", "a", "b", says="unexpected argument 'b'")
         self.refused("stat", "a", "--prometheus", "--watch", says="leave out --format and --watch")
-        self.refused("stat", "--prometheus", "--format", "json", says="leave out --format and --watch")
+        self.refused(
+            "stat", "--prometheus", "--format", "json", says="leave out --format and --watch"
+        )
         for value in ("0", "-1", "x", "nan", ""):
-            self.refused("stat", "a", f"--watch={value}", says=f"'{value}' is not valid for --watch: it takes a number")
+            self.refused(
+                "stat",
+                "a",
+                f"--watch={value}",
+                says=f"'{value}' is not valid for --watch: it takes a number",
+            )
         self.assertEqual(run("stat", "no ring").returncode, 1)
 
 
@@ -220,7 +271,9 @@ class Hostile(Case):
     def check(self, name):
         text = self.succeed("stat", NAME)
         self.assertEqual(controls(text), set(), ascii(text))
-        raw = subprocess.run([TOOL, "stat", NAME, "--format", "json"], stdout=subprocess.PIPE, timeout=60, check=True)
+        raw = subprocess.run(
+            [TOOL, "stat", NAME, "--format", "json"], stdout=subprocess.PIPE, timeout=60, check=True
+        )
         found = json.loads(raw.stdout.decode("utf-8", "strict"))
         self.assertEqual(controls(raw.stdout.decode()), set())
         self.assertEqual(found["readers"][0]["name"], name)
@@ -236,7 +289,9 @@ class Hostile(Case):
             self.check("rank 1")
             scribble(writer, b"rank 1", HOSTILE[:31])
             found = self.json("stat", NAME)["readers"][0]["name"]
-            self.assertNotIn("\x1b[", found, "the library shows no control characters of another process")
+            self.assertNotIn(
+                "\x1b[", found, "the library shows no control characters of another process"
+            )
             self.check(found)
 
     def test_names_are_shown_as_the_library_makes_them_printable(self):
@@ -302,7 +357,9 @@ class Prometheus(Case):
             ring.second.stop()
             ring.fill()
             await_held_back(self, NAME)
-            metrics = await_said(self, r"_blocked_seconds\{.*\} .*[1-9]", "stat", NAME, "--prometheus")
+            metrics = await_said(
+                self, r"_blocked_seconds\{.*\} .*[1-9]", "stat", NAME, "--prometheus"
+            )
             samples, found = parse_prometheus(self, metrics), await_held_back(self, NAME)
             of_ring = (("ring", NAME), ("pid", str(ring.writer.pid)))
             for name, value in (
@@ -314,9 +371,16 @@ class Prometheus(Case):
             ):
                 self.assertEqual(samples[name, of_ring], value, name)
             self.assertEqual(samples["ringcast_up", of_ring], 1)
-            self.assertEqual(samples["ringcast_writer_info", (*of_ring, ("command", "ring_actor"))], 1)
+            self.assertEqual(
+                samples["ringcast_writer_info", (*of_ring, ("command", "ring_actor"))], 1
+            )
             self.assertEqual(samples["ringcast_rings", ()], 1)
-            slow = (*of_ring, ("reader", "rank 2"), ("slot", "1"), ("reader_pid", str(ring.second.pid)))
+            slow = (
+                *of_ring,
+                ("reader", "rank 2"),
+                ("slot", "1"),
+                ("reader_pid", str(ring.second.pid)),
+            )
             by = found["held_back_by"]
             self.assertEqual(samples["ringcast_reader_lag_frames", slow], by["lag_frames"])
             self.assertEqual(samples["ringcast_reader_lag_bytes", slow], by["lag_bytes"])
@@ -327,16 +391,29 @@ class Prometheus(Case):
 
     def test_all_rings_and_each_series_once(self):
         with Actor() as one, Actor() as two, Actor() as reader:
-            handles = [one.ring(NAME), one.ring(NAME), one.ring(), one.ring(), two.ring(NAME), two.ring(f"{NAME}.b")]
+            handles = [
+                one.ring(NAME),
+                one.ring(NAME),
+                one.ring(),
+                one.ring(),
+                two.ring(NAME),
+                two.ring(f"{NAME}.b"),
+            ]
             for handle in handles:
                 for _ in range(2):
                     reader.read(handle, "rank")
             samples = self.samples()
             own = {str(one.pid), str(two.pid)}
-            up = [labels for name, labels in samples if name == "ringcast_up" and dict(labels)["pid"] in own]
+            up = [
+                labels
+                for name, labels in samples
+                if name == "ringcast_up" and dict(labels)["pid"] in own
+            ]
             self.assertEqual(len(up), len(handles))
             lags = [labels for name, labels in samples if name == "ringcast_reader_lag_frames"]
-            self.assertEqual(len([labels for labels in lags if dict(labels)["pid"] in own]), 2 * len(handles))
+            self.assertEqual(
+                len([labels for labels in lags if dict(labels)["pid"] in own]), 2 * len(handles)
+            )
 
     def test_rings_of_an_incompatible_release_are_one_series(self):
         with Actor() as writer:
@@ -352,7 +429,11 @@ class Prometheus(Case):
 class Watch(Case):
     def watch(self, *words):
         return subprocess.Popen(
-            [TOOL, "stat", NAME, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+            [TOOL, "stat", NAME, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
 
     def read_until(self, process, wanted):

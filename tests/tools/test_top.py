@@ -22,7 +22,9 @@ NAME = f"top{os.getpid()}"
 class Top(Case):
     def labels(self, *words):
         """The rings in the order of one block."""
-        (line,) = self.succeed("top", "--once", "--interval", "0.05", "--format", "json", *words).splitlines()
+        (line,) = self.succeed(
+            "top", "--once", "--interval", "0.05", "--format", "json", *words
+        ).splitlines()
         return [ring["ring"] for ring in json.loads(line)["rings"]]
 
     def test_once_is_one_block_with_rates(self):
@@ -32,14 +34,20 @@ class Top(Case):
             row = rf"(?m)^{NAME}@{ring.writer.pid} +[1-9][\d.]* +[\d.]+ +2 +\d+ +[\d.]+ \w+ +-$"
             text = await_said(self, row, "top", "--once", "--interval", "0.2")
             self.assertRegex(
-                text, r"\A\d\d:\d\d:\d\d  \d+ rings?, \d+ held back, \d+ with .*\nRING +FRAMES/S +MB/S +READERS "
+                text,
+                r"\A\d\d:\d\d:\d\d  \d+ rings?, \d+ held back, \d+ with .*\nRING +FRAMES/S +MB/S +READERS ",
             )
             self.assertEqual(text.count("RING"), 1)
 
     def test_a_ring_that_is_held_back_stands_first_and_a_busy_one_next(self):
         names = [f"{NAME}.{name}" for name in ("a-quiet", "b-busy", "c-held", "d-lockstep")]
         quiet_name, busy_name, held_name, lockstep_name = names
-        with Ring(held_name) as held, Ring(busy_name) as busy, Actor() as quiet, Ring(lockstep_name) as lockstep:
+        with (
+            Ring(held_name) as held,
+            Ring(busy_name) as busy,
+            Actor() as quiet,
+            Ring(lockstep_name) as lockstep,
+        ):
             quiet.ring(quiet_name)
             busy.second.ask("follow", busy.slow)
             busy.writer.ask("stream", 0, 100, 100)
@@ -56,14 +64,19 @@ class Top(Case):
                 f"{quiet_name}@{quiet.pid}",
             ]
             # A writer that has no CPU meanwhile is neither busy nor seen to wait.
-            await_until(lambda: [name for name in self.labels() if name in own] == own, "the order is another")
+            await_until(
+                lambda: [name for name in self.labels() if name in own] == own,
+                "the order is another",
+            )
             row = rf"(?m)^{label} +0 +0 +2 +\d+ +[\d.]+ KiB +[\d.]+ m?s  reader 1 'rank 2' "
             row += rf"\(pid {held.second.pid}, stopped\)$"
             text = await_said(self, row, "top", "--once", "--interval", "0.05")
             said = rf"stopped: reader 1 'rank 2' \(pid {lockstep.second.pid}\)"
             self.assertRegex(text, rf"(?m)^{own[1]} +0 +0 +2 +1 +1.00 KiB +-  {said}$")
             head = text.splitlines()[0]
-            self.assertRegex(head, r", [1-9]\d* held back, ([2-9]|\d\d+) with a reader stopped, dead or evicted$")
+            self.assertRegex(
+                head, r", [1-9]\d* held back, ([2-9]|\d\d+) with a reader stopped, dead or evicted$"
+            )
 
     def test_rings_of_one_name_in_one_process_have_short_rows(self):
         with Actor() as writer:
@@ -71,11 +84,15 @@ class Top(Case):
                 writer.ring(name)
             text = self.succeed("top", "--once", "--interval", "0.01")
             for label in (f"{NAME}@{writer.pid}", f"@{writer.pid}"):
-                self.assertEqual(len([line for line in text.splitlines() if line.startswith(f"{label} ")]), 2)
+                self.assertEqual(
+                    len([line for line in text.splitlines() if line.startswith(f"{label} ")]), 2
+                )
 
     def test_rings_that_come_and_go_are_followed(self):
         process = subprocess.Popen(
-            [TOOL, "top", "--interval", "0.05", "--format", "json"], stdout=subprocess.PIPE, text=True
+            [TOOL, "top", "--interval", "0.05", "--format", "json"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
         def next_labels():
@@ -93,7 +110,9 @@ class Top(Case):
         self.assertEqual(process.returncode, 0)
 
     def test_blocks_are_plain_in_a_pipe(self):
-        process = subprocess.Popen([TOOL, "top", "--interval", "0.05"], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [TOOL, "top", "--interval", "0.05"], stdout=subprocess.PIPE, text=True
+        )
         lines = [process.stdout.readline()]
         while lines.count("\n") < 2:
             lines.append(process.stdout.readline())
@@ -122,7 +141,9 @@ class Top(Case):
                 return file.read() in ("anon_pipe_write", "pipe_write", "pipe_wait")
 
         await_until(is_writing, "it does not wait for room in the pipe")
-        await_until(lambda: process.poll() is not None or process.send_signal(stop), "it does not end")
+        await_until(
+            lambda: process.poll() is not None or process.send_signal(stop), "it does not end"
+        )
         status = process.returncode
         os.close(reading)
         return status
@@ -130,7 +151,11 @@ class Top(Case):
     def test_stops_end_it_while_the_pipe_is_full(self):
         """One is enough where the print is no longer than what one write puts into the pipe."""
         ways = [["top", "--interval", "0.01"], ["top", "--interval", "0.01", "--format", "json"]]
-        ways += [["stat", NAME, "--watch"], ["stat", NAME, "--watch", "--format", "json"], ["hz", NAME]]
+        ways += [
+            ["stat", NAME, "--watch"],
+            ["stat", NAME, "--watch", "--format", "json"],
+            ["hz", NAME],
+        ]
         with Actor() as writer:
             for number in range(16):
                 writer.ring(f"{NAME}.{number}" if number else NAME)
@@ -141,11 +166,18 @@ class Top(Case):
 
     def test_wrong_words_are_refused(self):
         self.refused("top", "camera", says="unexpected argument 'camera'")
-        self.refused("top", "--interval", "0", says="'0' is not valid for --interval: it takes a number of seconds")
+        self.refused(
+            "top",
+            "--interval",
+            "0",
+            says="'0' is not valid for --interval: it takes a number of seconds",
+        )
 
 
 class Terminal:
-    """A terminal of the test's own, with the command in it, and rows for the rings of all other tests."""
+    """
+    A terminal of the test's own, with the command in it, and rows for the rings of all other tests.
+    """
 
     def __init__(self, *words, rows=1000, columns=200):
         self.master, self.slave = pty.openpty()
@@ -157,7 +189,9 @@ class Terminal:
             stdout=self.slave,
             stderr=self.slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is sent to its session
+            preexec_fn=lambda: fcntl.ioctl(
+                0, termios.TIOCSCTTY, 0
+            ),  # Ctrl-C is sent to its session
         )
 
     def resize(self, rows, columns):
@@ -169,14 +203,19 @@ class Terminal:
         return self.shown
 
     def await_shown(self, wanted):
-        """Waits until the pattern is found in what was shown, and forgets what stands before its end."""
+        """
+        Waits until the pattern is found in what was shown, and forgets what stands before its end.
+        """
         found = await_until(lambda: re.search(wanted, self.read(), re.S), f"{wanted} is not shown")
         self.shown = self.shown[found.end() :]
         return found
 
     def end(self):
         """The exit status; meanwhile what is printed is read, as a terminal does."""
-        await_until(lambda: self.read() is None or self.process.poll() is not None, "the command does not end")
+        await_until(
+            lambda: self.read() is None or self.process.poll() is not None,
+            "the command does not end",
+        )
         self.read()
         return self.process.returncode
 
@@ -256,10 +295,16 @@ class Screen(Case):
             with Ring(name) as ring, Terminal("top", "--interval", "0.05", columns=40) as terminal:
                 ring.second.stop()
                 ring.fill()
-                row = re.compile(label.replace("PID", str(ring.writer.pid)) + r" .*\d (us|ms|s|min)")
+                row = re.compile(
+                    label.replace("PID", str(ring.writer.pid)) + r" .*\d (us|ms|s|min)"
+                )
 
                 def shows(terminal=terminal, row=row):
-                    block = terminal.await_shown(r"\x1b\[H(.*?)\x1b\[J")[1].replace("\x1b[K", "").split("\r\n")
+                    block = (
+                        terminal.await_shown(r"\x1b\[H(.*?)\x1b\[J")[1]
+                        .replace("\x1b[K", "")
+                        .split("\r\n")
+                    )
                     self.assertLessEqual(max(map(len, block)), 40)
                     return any(map(row.fullmatch, block))
 
@@ -267,7 +312,10 @@ class Screen(Case):
                     await_until(shows, f"{label} is not shown")
 
     def test_names_do_not_control_the_terminal(self):
-        with Ring(NAME, second="\u202egnp.exe\x9b2J") as ring, Terminal("top", "--interval", "0.05") as terminal:
+        with (
+            Ring(NAME, second="\u202egnp.exe\x9b2J") as ring,
+            Terminal("top", "--interval", "0.05") as terminal,
+        ):
             ring.second.stop()
             ring.fill()
             shown = terminal.await_shown(rf"reader 1 '([^']*)' \(pid {ring.second.pid}")[1]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of spill memory is in place: put there once, given back when idle, and an error where there is none to be had.
- */
+/* What of spill memory is in place: put there once, given back when idle, and an error where there
+ * is none to be had. */
 #define _GNU_SOURCE
 #include "shm/memory.h"
 
@@ -54,7 +54,8 @@ static void ck_in_place(uint64_t chunks) {
   ck_assert_uint_eq(bytes_in_place(), chunks * CHUNK);
 }
 
-/* The calls to populate whole chunks, counted; `fails` is what they give from then on, and those for less. */
+/* The calls to populate whole chunks, counted; `fails` is what they give from then on, and those
+ * for less. */
 static int populated, fails;
 
 static int advise_counted(void *address, size_t bytes, int advice) {
@@ -82,7 +83,9 @@ TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
 }
 
 TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
-  const struct { int kernel, told; } cases[] = {{-ENOMEM, -ENOMEM}, {-EFAULT, -ENOMEM}, {-ENOSPC, -ENOSPC}};
+  const struct {
+    int kernel, told;
+  } cases[] = {{-ENOMEM, -ENOMEM}, {-EFAULT, -ENOMEM}, {-ENOSPC, -ENOSPC}};
   ck_assert_int_eq(rc_backing_provide(&backing, 0, CHUNK), 0);
   rc_os.advise = advise_counted;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -129,7 +132,8 @@ TEST(an_older_kernel_allocates_the_part_and_touches_it) {
   ck_in_place(2);
   struct rc_backing_view view;
   ck_assert_int_eq(rc_backing_view_init(&view, &memory), 0);
-  ck_assert_int_eq(rc_backing_view_check(&view, 7 * CHUNK, 10, 0), 0); /* pages are mapped as they are read */
+  ck_assert_int_eq(rc_backing_view_check(&view, 7 * CHUNK, 10, 0),
+                   0); /* pages are mapped as they are read */
   rc_backing_view_free(&view);
 }
 
@@ -151,7 +155,9 @@ static int advise_collapse(void *address, size_t bytes, int advice) {
 }
 
 TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
-  const struct { int result, calls; /* for two parts */ } cases[] = {{-ENOMEM, 2}, {-EAGAIN, 6}, {-EINVAL, 1}};
+  const struct {
+    int result, calls; /* for two parts */
+  } cases[] = {{-ENOMEM, 2}, {-EAGAIN, 6}, {-EINVAL, 1}};
   rc_os.advise = advise_collapse;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     collapses = 0;
@@ -174,7 +180,7 @@ TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
   ck_in_place(2);
 }
 
-/* ---- Giving back ------------------------------------------------------------------------------------------------ */
+/* ---- Giving back ----------------------------------------------------------------------------- */
 
 TEST(what_lies_idle_above_the_mark_goes_back_after_ten_seconds) {
   ck_assert_int_eq(rc_backing_provide(&backing, 0, 10 * CHUNK), 0);
@@ -200,7 +206,8 @@ TEST(what_lies_idle_above_the_mark_goes_back_after_ten_seconds) {
 
 TEST(what_is_in_flight_or_open_is_not_idle) {
   spill.count = 1;
-  spill.regions[0] = (struct rc_spill_region){.offset = 6 * CHUNK, .bytes = CHUNK + RC_SPILL_UNIT, .end = 64};
+  spill.regions[0] =
+      (struct rc_spill_region){.offset = 6 * CHUNK, .bytes = CHUNK + RC_SPILL_UNIT, .end = 64};
   spill.is_open = true;
   spill.open = (struct rc_spill_region){.offset = 9 * CHUNK, .bytes = RC_SPILL_UNIT};
   ck_assert_int_eq(rc_backing_provide(&backing, 0, 12 * CHUNK), 0);
@@ -259,12 +266,13 @@ TEST(a_file_that_has_got_the_number_is_neither_punched_nor_filled_nor_closed) {
   int number = memory.fd;
   rc_memory_destroy(&memory);
   ck_assert_int_eq(fstat(number, &after), 0);
-  ck_assert(after.st_size == before.st_size && after.st_blocks == before.st_blocks && after.st_ino == before.st_ino);
+  ck_assert(after.st_size == before.st_size && after.st_blocks == before.st_blocks &&
+            after.st_ino == before.st_ino);
   close(number);
   close(own);
 }
 
-/* ---- The reader's side ------------------------------------------------------------------------------------------ */
+/* ---- The reader's side ----------------------------------------------------------------------- */
 
 TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   struct rc_memory mapped;
@@ -282,7 +290,8 @@ TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   ck_assert_uint_eq(mapped.base[3 * CHUNK + 16], 7);
   ck_assert_int_eq(rc_backing_view_check(&view, 3 * CHUNK + 16, CHUNK - 16, 0), 0);
   ck_assert_int_eq(populated, 1);
-  ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 0), 0); /* 2, and 4 and 5 */
+  ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 0),
+                   0); /* 2, and 4 and 5 */
   ck_assert_int_eq(populated, 3);
   ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 1), 0);
   ck_assert_int_eq(populated, 4);
@@ -290,7 +299,8 @@ TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   ck_assert_int_eq(rc_backing_view_check(&view, 2 * CHUNK + 16, 3 * CHUNK, 1), 0);
   ck_assert_int_eq(rc_backing_view_check(&view, 8 * CHUNK + 16, 5, 1), -EFAULT);
   fails = 0;
-  ck_assert_int_eq(rc_backing_view_check(&view, 8 * CHUNK + 16, 5, 1), 0); /* nothing was noted down */
+  ck_assert_int_eq(rc_backing_view_check(&view, 8 * CHUNK + 16, 5, 1),
+                   0); /* nothing was noted down */
   ck_assert_int_eq(populated, 6);
   ck_assert_int_eq(mprotect(mapped.base, CHUNK, PROT_READ | PROT_WRITE), -1);
   rc_backing_view_free(&view);
@@ -351,7 +361,8 @@ TEST(a_file_that_is_not_sealed_is_refused) {
   ck_assert_int_eq(ftruncate(fd, (off_t)CHUNK), 0);
   ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out), -EPROTO);
   ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out), -EPROTO); /* more could be added, or all punched out */
+  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out),
+                   -EPROTO); /* more could be added, or all punched out */
   ck_assert_ptr_null(out.base);
   close(fd);
 }

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a reader stays away from the ring, what it learns from that, and when it does not stay away at all. */
+/* How long a reader stays away from the ring, what it learns from that, and when it does not stay
+ * away at all. */
 #include "shm/os.h"
 #include "tests/support/handles.h"
 #include "tests/support/ring.h"
 
-/* ---- What is learnt --------------------------------------------------------------------------------------------- */
+/* ---- What is learnt -------------------------------------------------------------------------- */
 
 /* Frames enough in so many pauses. */
 static uint32_t worth(uint32_t pauses) { return pauses / RC_BACKOFF_WORTH + 1; }
 
-/* What it is after it has learned, from a stay of so many pauses in which so many frames came. Only a try changes when
- * the next try is. */
+/* What it is after it has learned, from a stay of so many pauses in which so many frames came. Only
+ * a try changes when the next try is. */
 static uint32_t learned(uint32_t pauses, uint32_t stayed, uint32_t frames) {
-  struct rc_backoff backoff = {.pauses = pauses, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
+  struct rc_backoff backoff = {
+      .pauses = pauses, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   rc_backoff_learn(&backoff, stayed, frames);
   ck_assert_int_eq(backoff.until_trial == 5, pauses > 0);
   if (pauses > 0) ck_assert_uint_eq(backoff.trial_interval, RC_BACKOFF_MIN_INTERVAL);
@@ -23,14 +25,16 @@ static uint32_t learned(uint32_t pauses, uint32_t stayed, uint32_t frames) {
 TEST(a_stay_is_learned_from) {
   for (uint32_t pauses = RC_BACKOFF_STRETCH; pauses <= RC_BACKOFF_MOST; pauses *= 2) {
     uint32_t half = pauses > RC_BACKOFF_STRETCH ? pauses / 2 : 0;
-    ck_assert_uint_eq(learned(pauses, pauses, worth(pauses)), pauses < RC_BACKOFF_MOST ? 2 * pauses : RC_BACKOFF_MOST);
+    ck_assert_uint_eq(learned(pauses, pauses, worth(pauses)),
+                      pauses < RC_BACKOFF_MOST ? 2 * pauses : RC_BACKOFF_MOST);
     ck_assert_uint_eq(learned(pauses, pauses, worth(pauses) - 1), half);
     ck_assert_uint_eq(learned(pauses, pauses, 0), 0);
   }
 }
 
 TEST(a_try_is_learned_from) {
-  ck_assert_uint_eq(learned(0, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH)), 2 * RC_BACKOFF_STRETCH);
+  ck_assert_uint_eq(learned(0, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH)),
+                    2 * RC_BACKOFF_STRETCH);
   for (uint32_t frames = 0; frames < worth(RC_BACKOFF_STRETCH); frames++)
     ck_assert_uint_eq(learned(0, RC_BACKOFF_STRETCH, frames), 0);
 }
@@ -43,7 +47,8 @@ static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
 
 TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent) {
   struct rc_backoff backoff = {0};
-  ck_assert_uint_eq(waits_before_a_try(&backoff), 0); /* a reader that has just attached tries in its first wait */
+  ck_assert_uint_eq(waits_before_a_try(&backoff),
+                    0); /* a reader that has just attached tries in its first wait */
   rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
   for (int round = 0; round < 3; round++) {
     for (uint32_t waits = RC_BACKOFF_MIN_INTERVAL; waits < RC_BACKOFF_MAX_INTERVAL; waits *= 2) {
@@ -70,7 +75,7 @@ TEST(while_one_stays_away_no_wait_is_counted) {
   ck_assert_uint_eq(waits_before_a_try(&backoff), 2);
 }
 
-/* ---- With a ring ------------------------------------------------------------------------------------------------ */
+/* ---- With a ring ----------------------------------------------------------------------------- */
 
 static void send_many(uint64_t count) {
   for (uint64_t i = 0; i < count; i++) ck_assert_int_eq(send(i, 40), 0);
@@ -154,7 +159,7 @@ TEST(counting_ends_in_a_full_ring_too) {
   ck_assert_uint_eq(count(&reader, UINT32_MAX), sent);
 }
 
-/* ---- By the public API ------------------------------------------------------------------------------------------ */
+/* ---- By the public API ----------------------------------------------------------------------- */
 
 static ringcast_writer *sender;
 static ringcast_reader *receiver;
@@ -163,7 +168,8 @@ static ringcast_reader *receiver;
 static void open_channel(int64_t spin_ns) {
   sender = writer_of(.capacity = CAPACITY);
   receiver = reader_of(sender, .spin_ns = spin_ns);
-  receiver->waiter.participants = rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
+  receiver->waiter.participants =
+      rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
   receiver->waiter.oversubscribed = false;
 }
 
@@ -180,8 +186,9 @@ static void expect_backoff(uint32_t pauses, uint32_t until_trial, uint32_t trial
 
 enum there { NOTHING, A_FRAME, ONE_IS_HELD };
 
-/* Who only looks, finds a frame, may hold no more or has too little time does not stay away; nor who never spins, or
- * too shortly: staying away is spinning. Staying away, here for nothing, would end it. */
+/* Who only looks, finds a frame, may hold no more or has too little time does not stay away; nor
+ * who never spins, or too shortly: staying away is spinning. Staying away, here for nothing, would
+ * end it. */
 static const struct {
   int64_t spin_ns, timeout_ns;
   enum there there;
@@ -204,11 +211,14 @@ LOOP_TEST(only_who_waits_and_spins_stays_away, 0, sizeof reads / sizeof *reads) 
   struct ringcast_frame frame;
   open_channel(reads[_i].spin_ns);
   if (reads[_i].there != NOTHING) ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
-  if (reads[_i].there == ONE_IS_HELD) ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
-  receiver->backoff = (struct rc_backoff){.pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
+  if (reads[_i].there == ONE_IS_HELD)
+    ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
+  receiver->backoff = (struct rc_backoff){
+      .pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   ck_assert_int_eq(ringcast_reader_next(receiver, reads[_i].timeout_ns, &frame), reads[_i].result);
   expect_backoff(reads[_i].stays_away ? 0 : 128, 7, RC_BACKOFF_MIN_INTERVAL);
-  bool waited = reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0; /* for however short a time */
+  bool waited =
+      reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0; /* for however short a time */
   ck_assert_uint_eq(receiver->backoff.dialogue, waited ? RC_BACKOFF_DIALOGUE : 0);
   close_channel();
 }
@@ -227,13 +237,14 @@ TEST(who_waits_tries_at_once_and_then_seldom) {
   close_channel();
 }
 
-/* ---- Before the first look --------------------------------------------------------------------------------------- */
+/* ---- Before the first look ------------------------------------------------------------------- */
 
 static int64_t now;
 
 static int64_t look_at_clock(void) { return now; }
 
-/* The reads of a dialogue up to the next look at the clock. They take so long, without the pauses or with them. */
+/* The reads of a dialogue up to the next look at the clock. They take so long, without the pauses
+ * or with them. */
 static uint32_t pass(struct rc_backoff *backoff, int64_t without, int64_t with) {
   int64_t began = backoff->since;
   uint32_t count = 0;
@@ -249,7 +260,8 @@ static uint32_t pass(struct rc_backoff *backoff, int64_t without, int64_t with) 
 static void pass_trial(struct rc_backoff *backoff, int64_t without, int64_t with) {
   for (uint32_t i = 0; i < RC_BACKOFF_TRIAL; i++) {
     ck_assert_int_eq(backoff->early, i % 2 != 0);
-    int64_t more = i < RC_BACKOFF_TRIAL - 2 ? 0 : 50000; /* the last window of each kind is interrupted */
+    int64_t more =
+        i < RC_BACKOFF_TRIAL - 2 ? 0 : 50000; /* the last window of each kind is interrupted */
     ck_assert_uint_eq(pass(backoff, without + more, with + more), RC_BACKOFF_WINDOW);
   }
 }
@@ -257,13 +269,18 @@ static void pass_trial(struct rc_backoff *backoff, int64_t without, int64_t with
 static const struct {
   int64_t without, with;
   bool pauses;
-} dialogues[] = {{6400, 5000, true}, {6400, 6199, true}, {6400, 6200, false}, {6400, 6400, false}, {6400, 8000, false}};
+} dialogues[] = {{6400, 5000, true},
+                 {6400, 6199, true},
+                 {6400, 6200, false},
+                 {6400, 6400, false},
+                 {6400, 8000, false}};
 
 LOOP_TEST(a_trial_decides_for_the_faster_way, 0, sizeof dialogues / sizeof *dialogues) {
   int64_t without = dialogues[_i].without, with = dialogues[_i].with;
   struct rc_backoff backoff = {0};
   rc_os.now_ns = look_at_clock;
-  ck_assert_uint_eq(pass(&backoff, 1, 1), 1); /* the first read begins the trial; what was before does not count */
+  ck_assert_uint_eq(pass(&backoff, 1, 1),
+                    1); /* the first read begins the trial; what was before does not count */
   pass_trial(&backoff, without, with);
   ck_assert_int_eq(backoff.early, dialogues[_i].pauses);
   uint32_t held = pass(&backoff, with, without); /* the contrary, until the next trial */
@@ -283,7 +300,8 @@ TEST(a_sleep_begins_the_trial_anew) {
   ck_assert(!backoff.early);
 }
 
-/* A read that finds its frame, or that does not wait, begins no dialogue, and reads in a row end a dialogue. */
+/* A read that finds its frame, or that does not wait, begins no dialogue, and reads in a row end a
+ * dialogue. */
 TEST(only_waits_make_a_dialogue) {
   struct ringcast_frame frame;
   open_channel(RC_DEFAULT_SPIN_NS);

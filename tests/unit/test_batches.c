@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches: that every way of reading gets the same messages in order, what is held, and what a failure leaves. */
+/* Batches: that every way of reading gets the same messages in order, what is held, and what a
+ * failure leaves. */
 #include <errno.h>
 #include <pthread.h>
 
@@ -21,7 +22,8 @@ static size_t bytes_of(uint64_t number) {
 static struct ringcast_message messages[MOST];
 
 /* The messages with these numbers. */
-static const struct ringcast_message *batch_of(uint64_t first, uint32_t count, size_t (*bytes)(uint64_t)) {
+static const struct ringcast_message *batch_of(uint64_t first, uint32_t count,
+                                               size_t (*bytes)(uint64_t)) {
   static uint8_t *room;
   static size_t size;
   size_t total = 0;
@@ -29,7 +31,8 @@ static const struct ringcast_message *batch_of(uint64_t first, uint32_t count, s
   if (total > size) room = realloc(room, size = total);
   uint8_t *at = room;
   for (uint32_t i = 0; i < count; at += messages[i++].bytes) {
-    messages[i] = (struct ringcast_message){.data = at, .bytes = bytes(first + i), .kind = kind_of(first + i)};
+    messages[i] = (struct ringcast_message){
+        .data = at, .bytes = bytes(first + i), .kind = kind_of(first + i)};
     pattern_fill(at, messages[i].bytes, first + i);
   }
   return messages;
@@ -41,22 +44,26 @@ static int send_batch(ringcast_writer *writer, uint64_t first, uint32_t count) {
   return ringcast_writer_send_many(writer, batch_of(first, count, of_16), count, 0);
 }
 
-static void is_message(const struct ringcast_frame *frame, uint64_t number, size_t (*bytes)(uint64_t)) {
+static void is_message(const struct ringcast_frame *frame, uint64_t number,
+                       size_t (*bytes)(uint64_t)) {
   ck_assert_uint_eq(frame->bytes, bytes(number));
   ck_assert_uint_eq(frame->kind, kind_of(number));
-  ck_assert_msg(pattern_matches(frame->data, frame->bytes, number), "not message %llu", (unsigned long long)number);
-  ck_assert_uint_eq((uintptr_t)frame->data % (frame->kind == RINGCAST_KIND_BYTES ? 8 : 64), frame->kind ? 16 : 0);
+  ck_assert_msg(pattern_matches(frame->data, frame->bytes, number), "not message %llu",
+                (unsigned long long)number);
+  ck_assert_uint_eq((uintptr_t)frame->data % (frame->kind == RINGCAST_KIND_BYTES ? 8 : 64),
+                    frame->kind ? 16 : 0);
 }
 
 static struct ringcast_frame next_is(ringcast_reader *reader, uint64_t number) {
   struct ringcast_frame frame;
   int result = ringcast_reader_next(reader, 0, &frame);
-  ck_assert_msg(result == 0, "message %llu: %d, %s", (unsigned long long)number, result, ringcast_last_error());
+  ck_assert_msg(result == 0, "message %llu: %d, %s", (unsigned long long)number, result,
+                ringcast_last_error());
   is_message(&frame, number, of_16);
   return frame;
 }
 
-/* ---- The same messages for all ---------------------------------------------------------------------------------- */
+/* ---- The same messages for all --------------------------------------------------------------- */
 
 /* Holds some, and gives them back in any order. */
 struct holder {
@@ -68,7 +75,8 @@ struct holder {
 
 static void give_back(struct holder *holder, uint64_t random) {
   uint32_t i = (uint32_t)(random % holder->holds), count = holder->counts[i];
-  if (count == 1 && random % 2) ck_assert_int_eq(ringcast_reader_release(holder->reader, holder->held[i]), 0);
+  if (count == 1 && random % 2)
+    ck_assert_int_eq(ringcast_reader_release(holder->reader, holder->held[i]), 0);
   else ck_assert_int_eq(ringcast_reader_release_many(holder->reader, holder->held[i], count), 0);
   holder->counts[i] = holder->counts[--holder->holds];
   memcpy(holder->held[i], holder->held[holder->holds], sizeof holder->held[i]);
@@ -99,7 +107,8 @@ static bool take(struct holder *holder, uint32_t most) {
 static void drain(struct holder *holder, uint64_t random) {
   for (uint64_t i = random % 40; i > 0; i--) {
     random = mix(random);
-    while (holder->holds == 8 || (holder->holds > 0 && random % 3 == 0)) give_back(holder, random = mix(random));
+    while (holder->holds == 8 || (holder->holds > 0 && random % 3 == 0))
+      give_back(holder, random = mix(random));
     if (!take(holder, random / 16 % 2 ? (uint32_t)(random / 32 % 32) : 0)) return;
   }
 }
@@ -153,9 +162,11 @@ static void *read_stream(void *context) {
   ringcast_reader *reader = context;
   struct ringcast_frame frames[64];
   for (uint64_t number = 0, random = 5; number < STREAMED; random = mix(random)) {
-    int count = ringcast_reader_next_many(reader, RINGCAST_FOREVER, frames, 1 + (uint32_t)(random % 64));
+    int count =
+        ringcast_reader_next_many(reader, RINGCAST_FOREVER, frames, 1 + (uint32_t)(random % 64));
     if (count <= 0) return NULL;
-    uint32_t keep = random / 64 % 4 == 0 ? (uint32_t)(random / 256 % (uint64_t)(count + 1)) : (uint32_t)count;
+    uint32_t keep =
+        random / 64 % 4 == 0 ? (uint32_t)(random / 256 % (uint64_t)(count + 1)) : (uint32_t)count;
     for (uint32_t i = 0; i < keep; i++, number++)
       if (frames[i].bytes != 16 || !pattern_matches(frames[i].data, 16, number)) return NULL;
     if (ringcast_reader_release_many(reader, frames, keep) != 0) return NULL;
@@ -172,14 +183,16 @@ TEST(a_thread_reads_what_another_sends_in_batches) {
   for (uint64_t sent = 0, random = 6; sent < STREAMED; random = mix(random)) {
     uint32_t count = (uint32_t)(random % MOST) + 1, left = (uint32_t)(STREAMED - sent);
     if (count > left) count = left;
-    ck_assert_int_eq(ringcast_writer_send_many(writer, batch_of(sent, count, of_16), count, RINGCAST_FOREVER), count);
+    ck_assert_int_eq(
+        ringcast_writer_send_many(writer, batch_of(sent, count, of_16), count, RINGCAST_FOREVER),
+        count);
     sent += count;
   }
   ck_assert_int_eq(pthread_join(thread, &whole), 0);
   ck_assert_ptr_nonnull(whole);
 }
 
-/* ---- What a batch costs, and what is held ----------------------------------------------------------------------- */
+/* ---- What a batch costs, and what is held ---------------------------------------------------- */
 
 TEST(a_batch_is_one_frame_of_the_ring_and_one_store_of_the_cursor) {
   SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
@@ -217,7 +230,8 @@ TEST(a_batch_wakes_those_asleep_once) {
 
 TEST(a_reader_may_start_at_a_typed_message_of_a_batch) {
   SCOPED_WRITER writer = writer_of(.capacity = ROOM, .readers = 1);
-  struct ringcast_frame_header headers[4] = {{.tag = 7}, {.tag = 7, .count = 1}, {.tag = 8}, {.tag = 0}};
+  struct ringcast_frame_header headers[4] = {
+      {.tag = 7}, {.tag = 7, .count = 1}, {.tag = 8}, {.tag = 0}};
   struct ringcast_frame frame;
   for (int i = 0; i < 4; i++)
     messages[i] = (struct ringcast_message){&headers[i], sizeof *headers, RINGCAST_KIND_TENSORS};
@@ -233,7 +247,8 @@ TEST(an_empty_batch_sends_nothing_and_no_room_is_refused) {
   struct ringcast_frame frame;
   ck_assert_int_eq(ringcast_writer_send_many(writer, NULL, 0, 0), 0);
   ck_assert_uint_eq(writer->ring.tail, 0);
-  ck_assert_int_eq(ringcast_writer_send_many(writer, messages, (uint32_t)INT32_MAX + 1, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_send_many(writer, messages, (uint32_t)INT32_MAX + 1, 0),
+                   -EINVAL);
   ck_assert_int_eq(ringcast_writer_send_many(writer, messages, 1, -2), -EINVAL);
   ck_assert_int_eq(ringcast_reader_next_many(reader, 0, &frame, 0), -EINVAL);
   ck_says("room for 0 frames");
@@ -248,7 +263,8 @@ TEST(a_frame_from_spill_memory_can_be_left_for_the_next_call) {
   SCOPED_READER reader = attach(writer);
   struct ringcast_frame frame, again;
   struct ringcast_span span;
-  for (size_t bytes = 10; bytes <= 8 * ROOM; bytes += 8 * ROOM - 10) { /* small only by its commit, and large */
+  for (size_t bytes = 10; bytes <= 8 * ROOM;
+       bytes += 8 * ROOM - 10) { /* small only by its commit, and large */
     ck_assert_int_eq(ringcast_writer_reserve(writer, 8 * ROOM, 0, &span), 0);
     ck_assert_int_eq(ringcast_writer_commit(writer, bytes, 0), 0);
     ck_assert_int_eq(ringcast_reader_next_many(reader, 0, &frame, 1), 1);
@@ -269,7 +285,8 @@ TEST(a_group_is_given_back_as_it_was_lent_and_counts_as_one_held_frame) {
   send_batch(writer, 0, 10);
   for (uint64_t i = 10; i < 13; i++) send_batch(writer, i, 1); /* frames of their own */
   send_batch(writer, 13, 10);
-  ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames, 20), 20); /* it ends within the second batch */
+  ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames, 20),
+                   20); /* it ends within the second batch */
   for (uint64_t i = 0; i < 20; i++) is_message(&frames[i], i, of_16);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EBUSY);
   ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames + 20, 1), -EBUSY);
@@ -365,7 +382,7 @@ TEST(a_message_cannot_be_retained) {
   ck_assert_int_eq(ringcast_reader_release_many(reader, frames, 4), 0);
 }
 
-/* ---- Failures --------------------------------------------------------------------------------------------------- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 TEST(a_batch_that_fails_in_its_midst_says_how_much_went_and_goes_on_there) {
   SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1);
@@ -389,14 +406,17 @@ TEST(a_batch_that_fails_in_its_midst_says_how_much_went_and_goes_on_there) {
     struct ringcast_frame frame = next_is(reader, read);
     ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   }
-  ck_assert_int_eq(ringcast_reader_next_many(reader, 0, (struct ringcast_frame[1]){{0}}, 1), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_next_many(reader, 0, (struct ringcast_frame[1]){{0}}, 1),
+                   -EAGAIN);
 }
 
 TEST(a_message_that_is_too_large_for_all_ends_the_batch_before_it) {
-  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
   SCOPED_READER reader = attach(writer);
   static const uint8_t large[8192];
-  const struct ringcast_message some[] = {{"a", 1, 0}, {"b", 1, 0}, {large, sizeof large, 0}, {"c", 1, 0}};
+  const struct ringcast_message some[] = {
+      {"a", 1, 0}, {"b", 1, 0}, {large, sizeof large, 0}, {"c", 1, 0}};
   ck_assert_int_eq(ringcast_writer_send_many(writer, some, 4, 0), 2);
   ck_assert_int_eq(ringcast_writer_send_many(writer, some + 2, 2, 0), -EMSGSIZE);
   ck_assert_int_eq(ringcast_writer_send_many(writer, some + 3, 1, 0), 1);
@@ -431,13 +451,15 @@ TEST(each_message_counts_for_the_bound_in_frames) {
 TEST(an_evicted_reader_is_told_within_a_batch) {
   for (int way = 0; way < 4; way++) {
     const int64_t timeout = way % 2 ? RINGCAST_FOREVER : INT64_MAX;
-    SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .on_slow = RINGCAST_EVICT, .slow_ns = 1000000);
+    SCOPED_WRITER writer =
+        writer_of(.capacity = 4096, .readers = 1, .on_slow = RINGCAST_EVICT, .slow_ns = 1000000);
     SCOPED_READER reader = reader_of(writer, .leases = 2);
     struct ringcast_frame frames[8];
     send_batch(writer, 0, 50);
     ck_assert_int_eq(ringcast_reader_next_many(reader, 0, frames, 8), 8);
     for (uint64_t sent = 0; sent < 10000; sent += MOST)
-      ck_assert_int_eq(ringcast_writer_send_many(writer, batch_of(sent, MOST, of_16), MOST, timeout), MOST);
+      ck_assert_int_eq(
+          ringcast_writer_send_many(writer, batch_of(sent, MOST, of_16), MOST, timeout), MOST);
     int result = way == 0   ? ringcast_reader_next(reader, 0, frames)
                  : way == 1 ? ringcast_reader_next_many(reader, 0, frames, 8)
                  : way == 2 ? ringcast_reader_release_many(reader, frames, 8)

@@ -14,12 +14,12 @@ static const struct {
   uint64_t heads[8];
   uint32_t bytes, good; /* of the payload; messages before the invalid one */
 } hostile[] = {
-    {{HEAD(57, 0)}, 64, 0},                           /* a byte longer than the frame */
-    {{HEAD(UINT32_MAX, 0)}, 64, 0},                   /* whose rounded length would overflow 32 bits */
-    {{HEAD(0, 2)}, 64, 0},                            /* neither a message nor a gap */
-    {{HEAD(0, 1), HEAD(0, 1), HEAD(0, 0)}, 64, 0},    /* two gaps in a row */
-    {{HEAD(56, 1)}, 64, 0},                           /* a gap at the end */
-    {{HEAD(8, 0), 0, HEAD(41, 0)}, 64, 1},            /* the second reaches out */
+    {{HEAD(57, 0)}, 64, 0},                        /* a byte longer than the frame */
+    {{HEAD(UINT32_MAX, 0)}, 64, 0},                /* whose rounded length would overflow 32 bits */
+    {{HEAD(0, 2)}, 64, 0},                         /* neither a message nor a gap */
+    {{HEAD(0, 1), HEAD(0, 1), HEAD(0, 0)}, 64, 0}, /* two gaps in a row */
+    {{HEAD(56, 1)}, 64, 0},                        /* a gap at the end */
+    {{HEAD(8, 0), 0, HEAD(41, 0)}, 64, 1},         /* the second reaches out */
     {{HEAD(8, 0), 0, HEAD(0, 0), HEAD(8, 3)}, 40, 2}, /* the third is no message */
     {{HEAD(0, 0)}, 0, 0},                             /* nothing at all */
     {{HEAD(0, 0)}, 7, 0},                             /* less than a head */

@@ -34,9 +34,11 @@ static int try(ringcast_writer *writer, size_t bytes) {
   return ringcast_writer_reserve(writer, bytes, 0, &span);
 }
 
-/* ---- Dead, behind one that lives -------------------------------------------------------------------------------- */
+/* ---- Dead, behind one that lives ------------------------------------------------------------- */
 
-static uint32_t peers_of(ringcast_writer *writer) { return (uint32_t)ringcast_writer_peers(writer, NULL, 0); }
+static uint32_t peers_of(ringcast_writer *writer) {
+  return (uint32_t)ringcast_writer_peers(writer, NULL, 0);
+}
 
 TEST(a_dead_reader_is_found_behind_one_that_lives) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
@@ -76,7 +78,8 @@ TEST(so_is_one_that_dies_while_the_writer_sleeps) {
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
   ck_says("'rank 2'");
   ck_assert_int_ge(sleeps, 2);
-  ck_assert_int_le(longest, (int64_t)50 * 1000 * 1000); /* readers beside the blocker are checked every 25 ms */
+  ck_assert_int_le(longest, (int64_t)50 * 1000 *
+                                1000); /* readers beside the blocker are checked every 25 ms */
 }
 
 /* It holds no writer back, but the one that does may be waiting for it. */
@@ -85,7 +88,8 @@ TEST(so_is_one_that_has_read_all) {
   for (int i = 0; i < 2; i++) {
     ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
     ringcast_reader *reader = attach(writer);
-    while (writer->ring.tail < 2048) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+    while (writer->ring.tail < 2048)
+      ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
     kill_child(start_reader(writer)); /* it starts at the tail */
     ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -EAGAIN);
     if (policies[i] == RINGCAST_FAIL) ck_says("'rank 2'");
@@ -96,7 +100,7 @@ TEST(so_is_one_that_has_read_all) {
   }
 }
 
-/* ---- Whose time it is ------------------------------------------------------------------------------------------- */
+/* ---- Whose time it is ------------------------------------------------------------------------ */
 
 static ringcast_reader *slow;
 static ringcast_writer *held_back;
@@ -111,8 +115,8 @@ static void read_in_first(int number) {
 TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
   static uint8_t large[3 << 20];
   struct ringcast_span span;
-  SCOPED_WRITER writer =
-      writer_of(.capacity = 4096, .spill_bytes = 4 << 20, .on_slow = RINGCAST_EVICT, .slow_ns = 60 * SECOND);
+  SCOPED_WRITER writer = writer_of(.capacity = 4096, .spill_bytes = 4 << 20,
+                                   .on_slow = RINGCAST_EVICT, .slow_ns = 60 * SECOND);
   slow = attach(writer);
   held_back = writer;
   for (int i = 0; i < 2; i++) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
@@ -137,7 +141,8 @@ TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
   ck_assert_int_eq(try(writer, 1000), -ETIMEDOUT);
 }
 
-/* Neither is one evicted who was in the way of a large frame, and is not in that of the small one tried instead. */
+/* Neither is one evicted who was in the way of a large frame, and is not in that of the small one
+ * tried instead. */
 TEST(only_who_is_still_in_the_way_is_too_slow) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 60 * SECOND);
   ringcast_reader *first = attach(writer), *second = attach(writer);
@@ -158,7 +163,8 @@ TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
   SCOPED_READER reader = attach(writer);
   struct ringcast_span span;
   struct ringcast_peer peer = {.size = sizeof peer};
-  while (writer->ring.tail < 2560) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  while (writer->ring.tail < 2560)
+    ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
   ck_assert_int_eq(try(writer, 1900), -EAGAIN);
   writer->liveness.since -= 60 * SECOND;
   ck_assert_int_eq(try(writer, 64), 0);
@@ -180,7 +186,7 @@ TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
   ck_assert_int_le(longest, SECOND / 50);
 }
 
-/* ---- Against the rules ------------------------------------------------------------------------------------------ */
+/* ---- Against the rules ----------------------------------------------------------------------- */
 
 static ringcast_reader *broken;
 
@@ -220,8 +226,10 @@ TEST(who_is_late_and_dead_is_dead) {
     ringcast_reader *reader = attach(writer);
     pid_t pid = start_reader(writer);
     kill_child(pid);
-    writer->liveness.checked = INT64_MAX; /* it is not asked for beside the one that is the furthest behind */
-    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -ETIMEDOUT);
+    writer->liveness.checked =
+        INT64_MAX; /* it is not asked for beside the one that is the furthest behind */
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER),
+                     policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -ETIMEDOUT);
     ck_assert_int_eq(ringcast_reader_check(reader), policies[!i] == RINGCAST_FAIL ? 0 : -ESTALE);
     if (policies[!i] == RINGCAST_EVICT) ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
     ck_told(writer, RINGCAST_PEER_DEAD, pid);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a waiter learns of the times at which messages come, and which windows it spins in. (That the waiter keeps its
- * budget, and what irregular gaps cost, is in test_wait_pace.) */
+/* What a waiter learns of the times at which messages come, and which windows it spins in. (That
+ * the waiter keeps its budget, and what irregular gaps cost, is in test_wait_pace.) */
 #include "shm/wait.h"
 
 #include "tests/support/suite.h"
@@ -112,7 +112,8 @@ TEST(a_long_burst_of_messages_that_follow_at_once_is_one_message) {
   ck_assert_int_gt(window.until, now + 9 * MS);
 }
 
-/* One wait for a message that comes at `due`, where sleeps end `late`. True: spun or woken for it in vain. */
+/* One wait for a message that comes at `due`, where sleeps end `late`. True: spun or woken for it
+ * in vain. */
 static bool wait_for(int64_t due, int64_t late) {
   if (!rc_cadence_window(&cadence, now, 5, &window)) return false;
   int64_t started = now;
@@ -127,7 +128,8 @@ static bool wait_for(int64_t due, int64_t late) {
 }
 
 TEST(no_gap_is_waited_for_in_vain_however_late_sleeps_end) {
-  static const int64_t gaps[] = {200 * US, 250 * US, 280 * US, 300 * US, 600 * US, 1 * MS, 5 * MS, 25 * MS};
+  static const int64_t gaps[] = {200 * US, 250 * US, 280 * US, 300 * US,
+                                 600 * US, 1 * MS,   5 * MS,   25 * MS};
   static const int64_t delays[] = {5 * US, 55 * US, 120 * US, 250 * US};
   for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++)
     for (size_t l = 0; l < sizeof delays / sizeof *delays; l++) {
@@ -137,8 +139,8 @@ TEST(no_gap_is_waited_for_in_vain_however_late_sleeps_end) {
         vain += wait_for(now + gaps[g], delays[l]);
         come_after(gaps[g]);
       }
-      ck_assert_msg(vain <= 20, "gap %d us, %d us late: %d of 1000 in vain", (int)(gaps[g] / US), (int)(delays[l] / US),
-                    vain);
+      ck_assert_msg(vain <= 20, "gap %d us, %d us late: %d of 1000 in vain", (int)(gaps[g] / US),
+                    (int)(delays[l] / US), vain);
     }
 }
 

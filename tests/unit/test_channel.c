@@ -91,7 +91,8 @@ TEST(as_many_frames_are_held_as_was_asked_for) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &more), -EBUSY);
   ck_says("3 frames");
   ck_assert_int_eq(ringcast_reader_release(reader, &frames[1]), 0);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &more), 0); /* whatever becomes of the older one */
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &more),
+                   0); /* whatever becomes of the older one */
   ck_assert_mem_eq(more.data, "d", 1);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frames[1]), -EBUSY);
   ck_assert_int_eq(ringcast_reader_release(reader, &frames[0]), 0);
@@ -99,7 +100,8 @@ TEST(as_many_frames_are_held_as_was_asked_for) {
   ck_assert_mem_eq(frames[2].data, "c", 1);
   ringcast_reader_close(reader); /* with frames held */
   options.leases = 65;
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader),
+                   -EINVAL);
 }
 
 TEST(a_tap_sees_all_and_takes_no_slot) {
@@ -133,10 +135,12 @@ TEST(a_tap_sees_all_and_takes_no_slot) {
   ck_assert_int_eq(ringcast_tap_peers(tap, &peer, 1), 1);
   ck_assert_uint_eq(peer.stats.frames, 40);
   ringcast_reader_close(reader);
-  for (int i = 0; i < 100; i++) ck_assert_int_eq(ringcast_writer_send(writer, "0123456789", 10, 0, 0), 0);
+  for (int i = 0; i < 100; i++)
+    ck_assert_int_eq(ringcast_writer_send(writer, "0123456789", 10, 0, 0), 0);
   for (int i = 0; i < 5; i++) ck_assert_int_eq(ringcast_writer_send(writer, NULL, 0, 1, 0), 0);
   ringcast_writer_close(writer);
-  for (int i = 0; i < 105; i++) ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), 0);
+  for (int i = 0; i < 105; i++)
+    ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), 0);
   ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), -EPIPE);
   ringcast_tap_close(tap);
   ringcast_tap_close(NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bound in frames (options.ahead): how far readers may be behind, what counts, and how the wait ends. */
+/* The bound in frames (options.ahead): how far readers may be behind, what counts, and how the wait
+ * ends. */
 #include <errno.h>
 #include <pthread.h>
 
@@ -81,7 +82,8 @@ static void *take_later(void *context) {
   struct ringcast_frame frame;
   struct rc_eventcount *event = &reader->ring.view.control->not_full;
   while (!rc_eventcount_is_asleep(event)) sched_yield();
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0); /* the second of two leases: the first is held */
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame),
+                   0); /* the second of two leases: the first is held */
   while (ringcast_reader_next(reader, 0, &frame) == -EAGAIN) sched_yield();
   return NULL;
 }
@@ -102,8 +104,9 @@ TEST(a_sleeping_writer_is_woken_by_a_reader_that_holds_frames) {
 }
 
 LOOP_TEST(a_reader_that_is_behind_for_too_long_is_named_and_evicted_if_asked, 0, 2) {
-  SCOPED_WRITER writer = writer_of(.capacity = 1 << 16, .readers = 2, .ahead = AHEAD, .slow_ns = INT64_MAX,
-                                   .on_slow = _i == 0 ? RINGCAST_FAIL : RINGCAST_EVICT);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 1 << 16, .readers = 2, .ahead = AHEAD, .slow_ns = INT64_MAX,
+                .on_slow = _i == 0 ? RINGCAST_FAIL : RINGCAST_EVICT);
   SCOPED_READER slow = reader_of(writer, .name = "rank 7");
   SCOPED_READER fast = attach(writer);
   struct ringcast_peer peers[2] = {{.size = sizeof *peers}};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peers that mean harm, as the public API meets them: files that change while they are looked at, slots that lie. */
+/* Peers that mean harm, as the public API meets them: files that change while they are looked at,
+ * slots that lie. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,7 @@
 #include "shm/os.h"
 #include "tests/support/channel.h"
 
-/* ---- Files ------------------------------------------------------------------------------------------------------ */
+/* ---- Files ----------------------------------------------------------------------------------- */
 
 enum { DATA, CONTROL, SPILL, FILES }; /* in the order in which they are sealed */
 static int (*true_seal)(int fd, int seals), (*true_seals)(int fd);
@@ -40,7 +41,8 @@ static ringcast_writer *make_with_one_unsealed(int which) {
   sealed = 0;
   rc_os.seal = seal_all_but_one;
   ringcast_writer *writer =
-      writer_of(.capacity = 8192, .readers = 64, .memory = RINGCAST_MEMORY_PAGES, .spill_bytes = (uint64_t)4 << 20);
+      writer_of(.capacity = 8192, .readers = 64, .memory = RINGCAST_MEMORY_PAGES,
+                .spill_bytes = (uint64_t)4 << 20);
   ck_assert_int_eq(sealed, FILES);
   return writer;
 }
@@ -107,7 +109,7 @@ TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
   ck_assert_ptr_null(reader);
 }
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------ */
+/* ---- Slots ----------------------------------------------------------------------------------- */
 
 static ringcast_writer *make_writer_that(uint32_t on_death) {
   return writer_of(.capacity = 4096, .readers = 2, .on_death = on_death);
@@ -120,10 +122,12 @@ static int send_some(ringcast_writer *writer, int frames) {
   return result;
 }
 
-/* Nobody could ever be waited for: pid 0 is no process, and the pid of another has not this start. */
+/* Nobody could ever be waited for: pid 0 is no process, and the pid of another has not this
+ * start. */
 LOOP_TEST(a_slot_that_names_no_process_holds_nobody_up, 0, 4) {
-  const uint64_t owners[] = {rc_owner_make(0, 0, 0, RC_SLOT_ACTIVE), rc_owner_make(1, 12345678, 3, RC_SLOT_ACTIVE),
-                             rc_owner_make(0, 5, 1, RC_SLOT_JOINING), rc_owner_make(0, 5, 1, RC_SLOT_EVICTED)};
+  const uint64_t owners[] = {
+      rc_owner_make(0, 0, 0, RC_SLOT_ACTIVE), rc_owner_make(1, 12345678, 3, RC_SLOT_ACTIVE),
+      rc_owner_make(0, 5, 1, RC_SLOT_JOINING), rc_owner_make(0, 5, 1, RC_SLOT_EVICTED)};
   ringcast_writer *writer = make_writer_that(RINGCAST_EVICT);
   _Atomic uint64_t *owner = &rc_segment_control(&writer->segment)->slots[1].owner;
   rc_store_release(owner, owners[_i]);
@@ -140,7 +144,8 @@ LOOP_TEST(a_slot_that_names_no_process_holds_nobody_up, 0, 4) {
 
 TEST(a_long_name_is_cut_between_characters) {
   SCOPED_WRITER writer = make_writer_that(RINGCAST_FAIL);
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "0123456789012345678901234567\u4e2d\u4e2d"};
+  struct ringcast_reader_options options = {.size = sizeof options,
+                                            .name = "0123456789012345678901234567\u4e2d\u4e2d"};
   struct ringcast_peer peer = {.size = sizeof peer};
   ringcast_reader *reader;
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);

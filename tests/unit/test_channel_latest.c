@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attaching at the newest frame, or at the newest with a tag: options, tags of frames, frames in spill memory. */
+/* Attaching at the newest frame, or at the newest with a tag: options, tags of frames, frames in
+ * spill memory. */
 #include <errno.h>
 
 #include "ringcast/frame.h"
@@ -46,7 +47,8 @@ TEST(a_reader_gets_the_newest_frame_at_once_and_then_all_others) {
   SCOPED_WRITER writer = make_writer(65536, 4);
   SCOPED_READER early = latest_of(writer, .leases = 1);
   expect_nothing(early);
-  for (uint64_t number = 0; number < 5; number++) send_tagged(writer, number == 2 ? 9 : 0, number, 400);
+  for (uint64_t number = 0; number < 5; number++)
+    send_tagged(writer, number == 2 ? 9 : 0, number, 400);
   for (uint64_t number = 0; number < 5; number++) expect(early, number, 400);
   SCOPED_READER newest = latest_of(writer, .leases = 1);
   SCOPED_READER tagged = latest_of(writer, .tag = 9);
@@ -71,7 +73,8 @@ TEST(a_tag_without_a_frame_to_start_at_is_an_error_that_names_it) {
   ck_says("tag 7");
   send_tagged(writer, 7, 0, 100);
   ringcast_reader_close(latest_of(writer, .tag = 7));
-  for (uint64_t number = 1; number < 18; number++) send_tagged(writer, 0, number, 100); /* more than half the ring */
+  for (uint64_t number = 1; number < 18; number++)
+    send_tagged(writer, 0, number, 100); /* more than half the ring */
   ck_assert_int_eq(attach_with(writer, RINGCAST_START_LATEST, 7), -ENODATA);
   ck_says("half the ring (2048 bytes)");
   SCOPED_READER reader = latest_of(writer, .leases = 1); /* the slot of those that failed is free */
@@ -83,9 +86,11 @@ TEST(only_the_typed_layout_has_tags) {
   SCOPED_WRITER writer = make_writer(4096, 1);
   const struct ringcast_frame_header header = {.tag = 7};
   ck_assert_int_eq(ringcast_writer_send(writer, &header, sizeof header, RINGCAST_KIND_BYTES, 0), 0);
-  ck_assert_int_eq(ringcast_writer_send(writer, &header, sizeof header - 1, RINGCAST_KIND_TENSORS, 0), 0);
+  ck_assert_int_eq(
+      ringcast_writer_send(writer, &header, sizeof header - 1, RINGCAST_KIND_TENSORS, 0), 0);
   ck_assert_int_eq(attach_with(writer, RINGCAST_START_LATEST, 7), -ENODATA);
-  ck_assert_int_eq(ringcast_writer_send(writer, &header, sizeof header, RINGCAST_KIND_TENSORS, 0), 0);
+  ck_assert_int_eq(ringcast_writer_send(writer, &header, sizeof header, RINGCAST_KIND_TENSORS, 0),
+                   0);
   ringcast_reader_close(latest_of(writer, .tag = 7));
 }
 
@@ -102,7 +107,8 @@ TEST(a_frame_in_spill_memory_stays_until_the_memory_is_needed) {
   }
   SCOPED_READER tagged = latest_of(writer, .tag = 7);
   expect(tagged, 0, LARGE);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0); /* over the newest, which all have read */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span),
+                   0); /* over the newest, which all have read */
   memset(span.data, 0, span.bytes);
   ck_assert_int_eq(attach_with(writer, RINGCAST_START_LATEST, 7), -ENODATA);
   ck_says("spill memory was taken back");
@@ -123,8 +129,10 @@ TEST(a_small_frame_is_no_start_once_a_spilled_frame_after_it_is_gone) {
   send_tagged(writer, 0, 1, LARGE);
   for (uint64_t number = 0; number < 2; number++) expect(first, number, number == 0 ? 100 : LARGE);
   SCOPED_READER in_time = latest_of(writer, .tag = 7);
-  for (uint64_t number = 0; number < 2; number++) expect(in_time, number, number == 0 ? 100 : LARGE);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0); /* over the spilled frame */
+  for (uint64_t number = 0; number < 2; number++)
+    expect(in_time, number, number == 0 ? 100 : LARGE);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span),
+                   0); /* over the spilled frame */
   memset(span.data, 0, span.bytes);
   ck_assert_int_eq(attach_with(writer, RINGCAST_START_LATEST, 7), -ENODATA);
   ck_says("spill memory was taken back");

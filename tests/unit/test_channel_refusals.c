@@ -25,8 +25,10 @@ TEST(options_out_of_range_are_refused_in_words) {
     ck_assert_str_ne(ringcast_last_error(), "");
   }
   writer = make_writer(4096, 1);
-  struct ringcast_reader_options flags = {.size = sizeof flags, .flags = RINGCAST_READER_RETAIN << 1};
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &flags, &reader), -EINVAL);
+  struct ringcast_reader_options flags = {.size = sizeof flags,
+                                          .flags = RINGCAST_READER_RETAIN << 1};
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &flags, &reader),
+                   -EINVAL);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EINVAL);
   ringcast_writer_close(writer);
 }
@@ -128,7 +130,8 @@ TEST(what_is_no_handle_is_refused) {
 }
 
 TEST(endless_garbage_is_refused_after_a_glance) {
-  char *text = malloc(RC_HANDLE_MAX); /* no terminator: reading further is caught by the address sanitizer */
+  char *text =
+      malloc(RC_HANDLE_MAX); /* no terminator: reading further is caught by the address sanitizer */
   memset(text, '1', RC_HANDLE_MAX);
   memcpy(text, "rc1:", 4);
   struct rc_handle handle;
@@ -227,7 +230,8 @@ TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
   header->bytes = 3;
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
   rc_segment_control(&writer->segment)->slots[0].cursor = 1 << 20;
-  ck_assert_int_eq(ringcast_writer_reserve(writer, 1700, 0, &span), 0); /* within what was granted */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1700, 0, &span),
+                   0); /* within what was granted */
   ck_assert_int_eq(ringcast_writer_commit(writer, 1700, 0), 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1700, 0, &span), -EPROTO);
   ck_says("cursor");

@@ -37,10 +37,13 @@ LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   ck_assert_int_eq(ringcast_reader_fd(reader), fd);
   ck_assert(is_readable(fd, 0));
   for (int i = 0; i < 200; i++) {
-    /* After a look, the descriptor is quiet, unless the process stands still until it is time for the next look. */
+    /* After a look, the descriptor is quiet, unless the process stands still until it is time for
+     * the next look. */
     ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
-    for (; is_readable(fd, 0); late++) ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
-    for (int k = 0; k <= i % 3; k++) ck_assert_int_eq(ringcast_writer_send(writer, &i, sizeof i, 0, 0), 0);
+    for (; is_readable(fd, 0); late++)
+      ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+    for (int k = 0; k <= i % 3; k++)
+      ck_assert_int_eq(ringcast_writer_send(writer, &i, sizeof i, 0, 0), 0);
     ck_assert(is_readable(fd, -1));
     for (int k = 0; k <= i % 3; k++) {
       ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
@@ -55,15 +58,16 @@ LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
 }
 
-/* The reader's release reads "no sleeper" before the writer announces itself, and its cursor comes to memory while the
- * writer sleeps: the fast path has no fence. */
+/* The reader's release reads "no sleeper" before the writer announces itself, and its cursor comes
+ * to memory while the writer sleeps: the fast path has no fence. */
 static ringcast_reader *releasing;
 static ringcast_writer *waiting;
 static struct ringcast_frame to_release;
 static int naps, naps_before;
 static int64_t last_nap;
 
-/* Before the release, a slice passes, and what the writer wants changes; a late wake-up of another ends the next. */
+/* Before the release, a slice passes, and what the writer wants changes; a late wake-up of another
+ * ends the next. */
 static int release_unseen(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   (void)word, (void)value;
   last_nap = timeout_ns;
@@ -108,7 +112,8 @@ static int64_t timer_left(void) {
   for (int fd = 0; fd < 64 && seconds < 0; fd++) {
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
     FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) sscanf(line, "it_value: (%lld, %lld)", &seconds, &ns);
+    while (file && fgets(line, sizeof line, file))
+      sscanf(line, "it_value: (%lld, %lld)", &seconds, &ns);
     if (file) fclose(file);
   }
   ck_assert_int_ge(seconds, 0);
@@ -166,7 +171,8 @@ TEST(a_wait_for_room_in_slices_is_counted_once) {
   struct ringcast_peer peer = {.size = sizeof peer};
   while (ringcast_writer_send(writer, "12345", 5, 0, 0) == 0)
     ;
-  for (int i = 0; i < 5; i++) ck_assert_int_eq(ringcast_writer_reserve(writer, 5, 1000000, &span), -ETIMEDOUT);
+  for (int i = 0; i < 5; i++)
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5, 1000000, &span), -ETIMEDOUT);
   for (int round = 1; round <= 2; round++) {
     uint32_t waits = 0;
     ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
@@ -174,7 +180,8 @@ TEST(a_wait_for_room_in_slices_is_counted_once) {
     for (int i = 0; i < 16; i++) waits += stats.histogram[i];
     ck_assert_uint_eq(waits, (uint64_t)round);
     if (round == 1)
-      for (int i = 0; i <= 12; i++) ck_assert_uint_eq(stats.histogram[i], 0); /* it took 5 ms at least */
+      for (int i = 0; i <= 12; i++)
+        ck_assert_uint_eq(stats.histogram[i], 0); /* it took 5 ms at least */
     ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
     ck_assert_uint_eq(peer.stalls, (uint64_t)round);
     take_one(reader);
@@ -191,7 +198,8 @@ TEST(a_cancelled_handle_waits_no_more) {
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
   ringcast_reader_cancel(reader);
-  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0); /* it had not to wait */
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame),
+                   0); /* it had not to wait */
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -ECANCELED);
   ck_says("cancelled");
@@ -215,7 +223,8 @@ TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
   struct ringcast_writer_options writer_options = {.size = sizeof writer_options, .spin_ns = -2};
   struct ringcast_reader_options reader_options = {.size = sizeof reader_options, .spin_ns = -2};
   ck_assert_int_eq(ringcast_writer_create_ex(&writer_options, &other), -EINVAL);
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &reader_options, &never), -EINVAL);
+  ck_assert_int_eq(
+      ringcast_reader_attach_ex(ringcast_writer_handle(writer), &reader_options, &never), -EINVAL);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
@@ -238,10 +247,11 @@ TEST(a_second_thread_in_a_wait_is_told) {
   ringcast_reader_cancel(reader);
   ck_assert_int_eq(pthread_join(thread, &result), 0);
   ck_assert_int_eq((intptr_t)result, -ECANCELED);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -ECANCELED); /* and the way is free again */
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame),
+                   -ECANCELED); /* and the way is free again */
 }
 
-/* ---- Who leaves a wait in the middle ---------------------------------------------------------------------------- */
+/* ---- Who leaves a wait in the middle --------------------------------------------------------- */
 
 static ringcast_reader *asleep;
 static sigjmp_buf way_out;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `ringcast dump` says of a frame is no longer than the frame allows, and controls no terminal. */
+/* What `ringcast dump` says of a frame is no longer than the frame allows, and controls no
+ * terminal. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <sys/mman.h>
@@ -52,15 +53,17 @@ LOOP_TEST(bytes_that_entries_share_are_damage, 0, 4) {
   memset(data, 'a', sizeof data);
   for (int i = 0; i < ENTRIES; i++) {
     snprintf(names[i], sizeof names[i], "%d", i);
-    items[i] = (struct ringcast_item){.kind = RINGCAST_ITEM_STR,
-                                      .flags = RINGCAST_ITEM_KEYED,
-                                      .key = i == 0 && of_key ? data : names[i],
-                                      .key_bytes = i == 0 && of_key ? LONG : (uint32_t)strlen(names[i]),
-                                      .data = data,
-                                      .bytes = i == 0 && !of_key ? LONG : 1};
+    items[i] =
+        (struct ringcast_item){.kind = RINGCAST_ITEM_STR,
+                               .flags = RINGCAST_ITEM_KEYED,
+                               .key = i == 0 && of_key ? data : names[i],
+                               .key_bytes = i == 0 && of_key ? LONG : (uint32_t)strlen(names[i]),
+                               .data = data,
+                               .bytes = i == 0 && !of_key ? LONG : 1};
   }
   uint8_t *frame = build(items, ENTRIES, &bytes);
-  memcpy(&first, frame + ENTRY(0, kind) - offsetof(struct ringcast_frame_entry, kind), sizeof first);
+  memcpy(&first, frame + ENTRY(0, kind) - offsetof(struct ringcast_frame_entry, kind),
+         sizeof first);
   for (int i = 1; i < ENTRIES; i++) {
     uint8_t *at = frame + ENTRY(i, kind) - offsetof(struct ringcast_frame_entry, kind);
     memcpy(&entry, at, sizeof entry);
@@ -88,7 +91,9 @@ TEST(keys_and_values_do_not_control_the_terminal) {
     char shown[4096];
     dump(frame, bytes, json == 1);
     ck_assert_uint_eq(ringcast_printable(text, strlen(text), shown, sizeof shown), strlen(text));
-    if (json) ck_assert_ptr_nonnull(strstr(text, "\"\\u202e\\u2028\\udb40\\udc41\\u009b\\u001b\\ufffd\u00e9\""));
+    if (json)
+      ck_assert_ptr_nonnull(
+          strstr(text, "\"\\u202e\\u2028\\udb40\\udc41\\u009b\\u001b\\ufffd\u00e9\""));
   }
   free(frame);
 }

@@ -100,13 +100,16 @@ TEST(sizes_of_nothing_and_of_everything_do_no_harm) {
 TEST(each_tag_has_a_history_of_its_own) {
   enum { TAGS = RC_ESTIMATE_SETS * RC_ESTIMATE_WAYS };
   uint32_t known = 0;
-  for (uint32_t tag = 0; tag < 8; tag++) rc_estimate_learn(&estimates, tag * 0x10001u, 16000 * (tag + 1));
   for (uint32_t tag = 0; tag < 8; tag++)
-    ck_assert_uint_eq(rc_estimate_of(&estimates, tag * 0x10001u, UINT64_MAX), 17000 * (tag + 1) + 64);
+    rc_estimate_learn(&estimates, tag * 0x10001u, 16000 * (tag + 1));
+  for (uint32_t tag = 0; tag < 8; tag++)
+    ck_assert_uint_eq(rc_estimate_of(&estimates, tag * 0x10001u, UINT64_MAX),
+                      17000 * (tag + 1) + 64);
   /* Tags in a row spread over the sets. */
   forget_all();
   for (uint32_t tag = 0; tag < TAGS; tag++) rc_estimate_learn(&estimates, tag, 50000);
-  for (uint32_t tag = 0; tag < TAGS; tag++) known += rc_estimate_of(&estimates, tag, UINT64_MAX) > 50000;
+  for (uint32_t tag = 0; tag < TAGS; tag++)
+    known += rc_estimate_of(&estimates, tag, UINT64_MAX) > 50000;
   ck_assert_uint_ge(known, TAGS * 3 / 4);
 }
 
@@ -131,8 +134,8 @@ TEST(the_tag_that_was_quiet_for_longest_is_forgotten_first) {
   ck_assert_uint_gt(rc_estimate_of(&estimates, same[0], UINT64_MAX), 50000);
 }
 
-/* What a scheduler tells its workers at each step: some bytes for each running request, which come and go, and now and
- * then the tokens of a new prompt. */
+/* What a scheduler tells its workers at each step: some bytes for each running request, which come
+ * and go, and now and then the tokens of a new prompt. */
 static uint64_t scheduler_bytes(uint64_t step, uint64_t *running) {
   uint64_t random = mix(step);
   if (random % 16 == 0 && *running < 256) ++*running;
@@ -170,7 +173,7 @@ TEST(one_reservation_is_nearly_always_enough) {
   replay("sizes from 0 to 1 MiB in any order", any_order, 0.91);
 }
 
-/* ---- Of a writer ------------------------------------------------------------------------------------------------ */
+/* ---- Of a writer ----------------------------------------------------------------------------- */
 
 static struct ringcast_span reserved(ringcast_writer *writer, size_t bytes) {
   struct ringcast_span span;
@@ -232,9 +235,11 @@ TEST(the_counts_tell_how_often_an_estimate_was_enough) {
 }
 
 TEST(a_writer_estimates_within_what_its_ring_can_hold) {
-  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
   struct ringcast_info info = info_of(writer);
-  ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG), info.max_frame); /* less than the default */
+  ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG),
+                    info.max_frame); /* less than the default */
   write_frame(writer, TAG, info.max_frame);
   write_frame(writer, TAG, info.max_frame);
   ck_assert_uint_eq(stats_of_writer(writer).estimate_hits, 2);
@@ -244,7 +249,8 @@ TEST(frames_beside_the_ring_are_estimated_too) {
   SCOPED_WRITER writer = writer_of(.capacity = 64 << 10, .readers = 1, .spill_bytes = 8 << 20);
   write_frame(writer, TAG, 1 << 20);
   ck_assert_uint_ge(reserved(writer, RINGCAST_ESTIMATE_OF(TAG)).bytes, 1 << 20);
-  ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0), 0); /* in spill memory, though it would fit the ring */
+  ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0),
+                   0); /* in spill memory, though it would fit the ring */
   struct ringcast_stats stats = stats_of_writer(writer);
   ck_assert_uint_eq(stats.estimate_hits, 1);
   ck_assert_uint_eq(stats.grown, 1);
@@ -256,7 +262,8 @@ TEST(a_large_message_once_keeps_no_small_one_from_the_ring) {
   struct ringcast_frame held;
   write_frame(writer, TAG, 6 << 20);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &held), 0);
-  struct ringcast_span span = reserved(writer, RINGCAST_ESTIMATE_OF(TAG)); /* for which spill memory has no room now */
+  struct ringcast_span span =
+      reserved(writer, RINGCAST_ESTIMATE_OF(TAG)); /* for which spill memory has no room now */
   ck_assert_uint_eq(span.bytes, info_of(writer).ring_frame);
   ck_assert_int_eq(ringcast_writer_commit(writer, 10, 0), 0);
   ck_assert_int_eq(ringcast_reader_release(reader, &held), 0);
@@ -264,14 +271,17 @@ TEST(a_large_message_once_keeps_no_small_one_from_the_ring) {
 
 TEST(an_estimate_is_refused_as_any_size_is) {
   struct ringcast_span span;
-  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL);
   reserved(writer, RINGCAST_ESTIMATE);
   ck_assert_int_eq(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, 0, &span), -EBUSY);
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, -2, &span), -EINVAL);
   ck_assert_int_eq(ringcast_writer_send(writer, "", RINGCAST_ESTIMATE, 0, 0), -EMSGSIZE);
-  ck_assert_int_eq(ringcast_writer_send(writer, "", RINGCAST_ESTIMATE_OF(UINT32_MAX), 0, 0), -EMSGSIZE);
-  const size_t no_estimates[] = {SIZE_MAX, SIZE_MAX - UINT32_MAX, RINGCAST_ESTIMATE - 1, RINGCAST_ESTIMATE_OF(-1) + 1};
+  ck_assert_int_eq(ringcast_writer_send(writer, "", RINGCAST_ESTIMATE_OF(UINT32_MAX), 0, 0),
+                   -EMSGSIZE);
+  const size_t no_estimates[] = {SIZE_MAX, SIZE_MAX - UINT32_MAX, RINGCAST_ESTIMATE - 1,
+                                 RINGCAST_ESTIMATE_OF(-1) + 1};
   for (size_t i = 0; i < 4; i++)
     ck_assert_int_eq(ringcast_writer_reserve(writer, no_estimates[i], 0, &span), -EMSGSIZE);
   reserved(writer, 10);
@@ -286,7 +296,7 @@ TEST(an_estimate_is_refused_as_any_size_is) {
   ck_assert_int_eq(ringcast_writer_abort(writer), -EINVAL);
 }
 
-/* ---- Without a writer ------------------------------------------------------------------------------------------- */
+/* ---- Without a writer ------------------------------------------------------------------------ */
 
 TEST(a_history_of_sizes_needs_no_writer) {
   struct ringcast_sizes sizes = {{0}};

@@ -53,7 +53,7 @@ TEST(waking_nobody_makes_no_system_call) {
   ck_assert_int_eq(wakes, 1);
 }
 
-/* ---- No wake-up is lost: two threads hand a number to and fro, and each can only go on when woken --------------- */
+/* ---- No wake-up is lost: of two threads, each can go on only when the other wakes it -------- */
 
 static struct target to, fro;
 static uint64_t handoffs;
@@ -68,7 +68,8 @@ static void *answer(void *nothing) {
   return nothing;
 }
 
-/* A signaller may come to its wake only when the sleeper has announced itself anew: then the word does not change. */
+/* A signaller may come to its wake only when the sleeper has announced itself anew: then the word
+ * does not change. */
 static void *wake_late(void *nothing) {
   while (!rc_load_acquire(&over)) {
     real_wake(&to.event.word, INT_MAX);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one race that sleeping is about (ring/eventcount.h), run until CPUs show it: a sleeper announces itself and
- * looks, while a signaller does its thing and looks. If neither sees the other, a wake-up is lost. Nobody sleeps here:
- * two threads meet again and again, as close in time as can be, and the rounds are counted in which both missed.
+ * The one race that sleeping is about (ring/eventcount.h), run until CPUs show it: a sleeper
+ * announces itself and looks, while a signaller does its thing and looks. If neither sees the
+ * other, a wake-up is lost. Nobody sleeps here: two threads meet again and again, as close in time
+ * as can be, and the rounds are counted in which both missed.
  *
- * First without the signaller's fence, to see whether this machine shows anything at all: CPUs keep stores back while
- * later loads go on. Then with it.
+ * First without the signaller's fence, to see whether this machine shows anything at all: CPUs keep
+ * stores back while later loads go on. Then with it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,7 +18,8 @@
 #include "tests/support/suite.h"
 
 enum { ENOUGH = 5 };
-#define LONGEST ((int64_t)10 * 1000 * 1000 * 1000) /* fewer rounds, where there is hardly a CPU to be had */
+#define LONGEST \
+  ((int64_t)10 * 1000 * 1000 * 1000) /* fewer rounds, where there is hardly a CPU to be had */
 
 /* Each word on a line of its own, as in a ring. */
 static struct {
@@ -83,7 +85,8 @@ static int count_losses(void) {
   return losses;
 }
 
-/* Whether the machine loses anything: two CPUs, that keep stores back. Then a second run, to be judged. */
+/* Whether the machine loses anything: two CPUs, that keep stores back. Then a second run, to be
+ * judged. */
 static bool shows_losses(const char *test) {
   cpu_set_t all;
   int count = 0;
@@ -99,10 +102,12 @@ static bool shows_losses(const char *test) {
   }
   without_fence = true;
   int losses = count_losses();
-  fprintf(stderr, "%s: without a fence %d of %d rounds were lost\n", test, losses, (int)meeting.rounds);
+  fprintf(stderr, "%s: without a fence %d of %d rounds were lost\n", test, losses,
+          (int)meeting.rounds);
   memset(&meeting, 0, sizeof meeting);
   without_fence = false;
-  if (losses == 0) tell_skipped(test, "even without a fence no round was lost here, so this shows nothing");
+  if (losses == 0)
+    tell_skipped(test, "even without a fence no round was lost here, so this shows nothing");
   return losses > 0;
 }
 

@@ -8,7 +8,9 @@
 /* A name that no other test's ring has. */
 static char name[RINGCAST_NAME_BYTES];
 
-static ringcast_writer *named(const char *text) { return writer_of(.capacity = 4096, .readers = 1, .name = text); }
+static ringcast_writer *named(const char *text) {
+  return writer_of(.capacity = 4096, .readers = 1, .name = text);
+}
 
 static void set_up(void) {
   remember();
@@ -80,7 +82,8 @@ TEST(a_pid_tells_rings_of_one_name_apart) {
   ck_assert_str_eq(handle, ringcast_writer_handle(writer));
 }
 
-/* The child of a fork has the descriptors, too; the ring is its parent's and ends with the parent. */
+/* The child of a fork has the descriptors, too; the ring is its parent's and ends with the
+ * parent. */
 TEST(a_forked_child_is_no_writer) {
   struct gate made = gate_make();
   int child[2];
@@ -120,8 +123,13 @@ TEST(two_rings_of_one_process_are_told_apart_by_their_handles) {
   ck_assert_str_eq(handle, ringcast_writer_handle(second));
 }
 
-static const char *const no_names[] = {
-    "", "with space", "a/b", "a@1", "tab\t", "\xc3\xa4", "012345678901234567890123456789012345678901234567"};
+static const char *const no_names[] = {"",
+                                       "with space",
+                                       "a/b",
+                                       "a@1",
+                                       "tab\t",
+                                       "\xc3\xa4",
+                                       "012345678901234567890123456789012345678901234567"};
 
 LOOP_TEST(names_that_will_not_do_are_refused, 0, sizeof no_names / sizeof *no_names) {
   struct ringcast_writer_options options = {.size = sizeof options, .name = no_names[_i]};
@@ -130,7 +138,8 @@ LOOP_TEST(names_that_will_not_do_are_refused, 0, sizeof no_names / sizeof *no_na
   ck_says("can't be a ring's name");
 }
 
-static const char *const no_rings[] = {"", "@", "@x", "a@", "a@-1", "a@0", "a@ 1", "a@+1", "a b", "@4294967297"};
+static const char *const no_rings[] = {"",    "@",    "@x",   "a@",  "a@-1",
+                                       "a@0", "a@ 1", "a@+1", "a b", "@4294967297"};
 
 LOOP_TEST(texts_that_are_no_ring_are_refused, 0, sizeof no_rings / sizeof *no_rings) {
   char handle[RINGCAST_HANDLE_BYTES];
@@ -187,11 +196,13 @@ static void find_without_memory(void *unused) {
   unsigned long pages;
   char text[64];
   (void)unused;
-  child_must(rc_os.read_file("/proc/self/statm", text, sizeof text) > 0 && sscanf(text, "%lu", &pages) == 1);
+  child_must(rc_os.read_file("/proc/self/statm", text, sizeof text) > 0 &&
+             sscanf(text, "%lu", &pages) == 1);
   rlim_t most = pages * (rlim_t)sysconf(_SC_PAGESIZE);
   child_must(setrlimit(RLIMIT_AS, &(struct rlimit){most, most}) == 0);
   for (size_t bytes = 1 << 20; bytes >= 4096; bytes /= 2)
-    for (void **taken; (taken = malloc(bytes)) != NULL;) *taken = taken; /* seen by the compiler as used */
+    for (void **taken; (taken = malloc(bytes)) != NULL;)
+      *taken = taken; /* seen by the compiler as used */
   child_must(ringcast_find(name, handle) == -ENOMEM);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames: what is built is what is read, in exactly the bytes of the plan, and what can't be built is refused. */
+/* Frames: what is built is what is read, in exactly the bytes of the plan, and what can't be built
+ * is refused. */
 #include <errno.h>
 
 #include "tests/support/frame_items.h"
@@ -15,7 +16,8 @@ static uint64_t random_below(uint64_t bound) {
   return (seed * 0x9e3779b97f4a7c15u >> 16) % bound;
 }
 
-/* A frame's memory as the ring lends it: 16 bytes into a line, full of an earlier frame's bytes, and not one longer. */
+/* A frame's memory as the ring lends it: 16 bytes into a line, full of an earlier frame's bytes,
+ * and not one longer. */
 static uint8_t *memory_new(uint64_t bytes, uint8_t stale) {
   uint8_t *block = NULL;
   ck_assert_int_eq(posix_memalign((void **)&block, 64, 16 + bytes), 0);
@@ -25,13 +27,14 @@ static uint8_t *memory_new(uint64_t bytes, uint8_t stale) {
 
 static void memory_free(uint8_t *memory) { free(memory - 16); }
 
-static uint8_t *frame_new(const struct ringcast_item *items, uint32_t count, enum ringcast_root root, uint8_t stale,
-                          size_t *out_bytes) {
+static uint8_t *frame_new(const struct ringcast_item *items, uint32_t count,
+                          enum ringcast_root root, uint8_t stale, size_t *out_bytes) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
   for (uint32_t i = 0; i < count; i++) item_plan(&sum, &items[i]);
   uint8_t *memory = memory_new(ringcast_plan_bytes(&sum), stale);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, root, 0xfeedu), 0);
+  ck_assert_int_eq(
+      ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, root, 0xfeedu), 0);
   for (uint32_t i = 0; i < count; i++) ck_assert_int_eq(item_build(&builder, &items[i]), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
   ck_assert_uint_eq(*out_bytes, ringcast_plan_bytes(&sum));
@@ -87,21 +90,27 @@ enum { MOST = 24, MOST_KEY = 24, MOST_DATA = 200 };
 
 /* With a key and data in memory of its own. */
 static void item_random(struct ringcast_item *item, char *key, uint8_t *data) {
-  static const struct ringcast_dtype dtypes[] = {{1, 8, 1}, {4, 16, 1}, {2, 32, 1}, {0, 64, 1}, {5, 128, 1}, {0, 4, 1}};
-  *item = (struct ringcast_item){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_OBJECT)), .data = data};
+  static const struct ringcast_dtype dtypes[] = {{1, 8, 1},  {4, 16, 1},  {2, 32, 1},
+                                                 {0, 64, 1}, {5, 128, 1}, {0, 4, 1}};
+  *item = (struct ringcast_item){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_OBJECT)),
+                                 .data = data};
   for (size_t i = 0; i < MOST_KEY; i++) key[i] = (char)random_below(256);
   for (size_t i = 0; i < MOST_DATA; i++) data[i] = (uint8_t)random_below(256);
   switch (item->kind) {
   case RINGCAST_ITEM_NONE: break;
   case RINGCAST_ITEM_BOOL: item->scalar.i = (int64_t)random_below(2); break;
   case RINGCAST_ITEM_LEAF: item->scalar.i = (int64_t)random_below(1000); break;
-  case RINGCAST_ITEM_INT: item->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu); break;
+  case RINGCAST_ITEM_INT:
+    item->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu);
+    break;
   case RINGCAST_ITEM_FLOAT: item->scalar.f = (double)random_below(1u << 30) / 1024.0 - 7.0; break;
   case RINGCAST_ITEM_TENSOR: {
     item->dtype = dtypes[random_below(sizeof dtypes / sizeof *dtypes)];
     item->ndim = (int32_t)random_below(4);
-    for (int32_t i = 0; i < item->ndim; i++) item->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
-    item->flags = (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY + (uint32_t)random_below(3) * RINGCAST_ITEM_SHA256;
+    for (int32_t i = 0; i < item->ndim; i++)
+      item->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
+    item->flags = (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY +
+                  (uint32_t)random_below(3) * RINGCAST_ITEM_SHA256;
     if (item->flags & HASHES) item->hash = seed;
     if (item->dtype.bits == 4 && random_below(2)) item->flags |= RINGCAST_ITEM_PADDED;
     struct ringcast_tensor tensor = tensor_of(item);
@@ -144,14 +153,26 @@ static const struct {
   int64_t strides[4];
 } ORDERS[] = {
     {{FLOATS + 5, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){-1, -3}, 0}, FLOATS_IN_C_ORDER, {2, 1}},
-    {{"adbecf", {0, 4, 1}, 2, OF_TWO, (const int64_t[]){1, 3}, RINGCAST_ITEM_PADDED}, "aedcbf", {2, 1}},
+    {{"adbecf", {0, 4, 1}, 2, OF_TWO, (const int64_t[]){1, 3}, RINGCAST_ITEM_PADDED},
+     "aedcbf",
+     {2, 1}},
     {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 3}, RINGCAST_TENSOR_DENSE}, NULL, {1, 3}},
     {{FLOATS, {2, 32, 1}, 2, OF_TWO, NULL, RINGCAST_TENSOR_DENSE}, NULL, {2, 1}},
-    {{FLOATS, {2, 32, 1}, 4, OF_FOUR, (const int64_t[]){-7, 1, 9, 3}, RINGCAST_TENSOR_DENSE}, NULL, {1, 1, 9, 3}},
-    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 4}, RINGCAST_TENSOR_DENSE}, NULL, {0}}, /* a gap */
-    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 2}, RINGCAST_TENSOR_DENSE}, NULL, {0}}, /* twice */
-    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){0, 1}, RINGCAST_TENSOR_DENSE}, NULL, {0}}, /* expanded */
-    {{FLOATS + 5, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){-1, 3}, RINGCAST_TENSOR_DENSE}, NULL, {0}},
+    {{FLOATS, {2, 32, 1}, 4, OF_FOUR, (const int64_t[]){-7, 1, 9, 3}, RINGCAST_TENSOR_DENSE},
+     NULL,
+     {1, 1, 9, 3}},
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 4}, RINGCAST_TENSOR_DENSE},
+     NULL,
+     {0}}, /* a gap */
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){1, 2}, RINGCAST_TENSOR_DENSE},
+     NULL,
+     {0}}, /* twice */
+    {{FLOATS, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){0, 1}, RINGCAST_TENSOR_DENSE},
+     NULL,
+     {0}}, /* expanded */
+    {{FLOATS + 5, {2, 32, 1}, 2, OF_TWO, (const int64_t[]){-1, 3}, RINGCAST_TENSOR_DENSE},
+     NULL,
+     {0}},
 };
 
 /* Backwards; elements of less than a byte that each begin one; and orders that are kept. */
@@ -164,7 +185,8 @@ LOOP_TEST(a_strided_tensor_arrives_in_its_order, 0, sizeof ORDERS / sizeof *ORDE
   uint8_t memory[512];
   size_t bytes;
   ringcast_plan_tensor(&sum, 1, tensor->ndim, sizeof FLOATS);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, sizeof memory, &sum, RINGCAST_ROOT_DICT, 0), 0);
+  ck_assert_int_eq(
+      ringcast_build_begin(&builder, memory, sizeof memory, &sum, RINGCAST_ROOT_DICT, 0), 0);
   int rc = ringcast_build_tensor(&builder, "t", 1, tensor);
   ck_assert_int_eq(rc, ORDERS[_i].strides[0] ? 0 : -EINVAL);
   if (rc < 0) return;
@@ -191,10 +213,14 @@ TEST(data_can_be_written_in_place) {
   ringcast_plan_tensor(&sum, 1, 1, 12);
   ringcast_plan_item(&sum, 1, sizeof NESTED);
   uint8_t *memory = memory_new(ringcast_plan_bytes(&sum), 0xaa);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, RINGCAST_ROOT_DICT, 0), 0);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "b", 1, NULL, 5, 0, &place), 0);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum,
+                                        RINGCAST_ROOT_DICT, 0),
+                   0);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "b", 1, NULL, 5, 0, &place),
+                   0);
   memcpy(place, "bytes", 5);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "e", 1, NULL, 0, 0, &place), 0);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "e", 1, NULL, 0, 0, &place),
+                   0);
   ck_assert_ptr_nonnull(place);
   ck_assert_int_eq(ringcast_build_tensor_in_place(&builder, "t", 1, &tensor, &place, &room), 0);
   ck_assert_uint_eq(room, 12);
@@ -259,13 +285,15 @@ TEST(a_plan_too_large_for_any_frame_is_never_met) {
   ringcast_plan_item(&sum, 0, UINT64_MAX - 100);
   ringcast_plan_tensor(&sum, 0, 1, 200);
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, SIZE_MAX, &sum, RINGCAST_ROOT_DICT, 0), -EMSGSIZE);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, SIZE_MAX, &sum, RINGCAST_ROOT_DICT, 0),
+                   -EMSGSIZE);
   sum = (struct ringcast_frame_plan){0};
   ringcast_plan_item(&sum, SIZE_MAX, 0);
   ringcast_plan_tensor(&sum, SIZE_MAX, 1, 8);
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
   sum = (struct ringcast_frame_plan){0};
-  ringcast_plan_item(&sum, UINT32_MAX - 48 - 64, 0); /* the last byte that an offset of 32 bits reaches */
+  ringcast_plan_item(&sum, UINT32_MAX - 48 - 64,
+                     0); /* the last byte that an offset of 32 bits reaches */
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT32_MAX);
   ringcast_plan_item(&sum, 0, 0);
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
@@ -279,18 +307,22 @@ TEST(begin_refuses_what_cannot_become_a_frame) {
   struct ringcast_frame_builder builder;
   uint8_t memory[256];
   ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, RINGCAST_ROOT_DICT, 0), 0);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 47, &sum, RINGCAST_ROOT_DICT, 0), -EMSGSIZE);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 47, &sum, RINGCAST_ROOT_DICT, 0),
+                   -EMSGSIZE);
   ck_assert_int_eq(ringcast_build_begin(&builder, NULL, 48, &sum, RINGCAST_ROOT_DICT, 0), -EINVAL);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, (enum ringcast_root)3, 0), -EINVAL);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, RINGCAST_ROOT_VALUE, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, (enum ringcast_root)3, 0),
+                   -EINVAL);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, RINGCAST_ROOT_VALUE, 0),
+                   -EINVAL);
   ringcast_plan_item(&sum, 0, 1);
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), 113);
-  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 112, &sum, RINGCAST_ROOT_VALUE, 0), -EMSGSIZE);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 112, &sum, RINGCAST_ROOT_VALUE, 0),
+                   -EMSGSIZE);
 }
 
 /* A builder for `sum` in `memory`, which has 1 KiB. */
-static void begin(struct ringcast_frame_builder *builder, uint8_t *memory, const struct ringcast_frame_plan *sum,
-                  enum ringcast_root root) {
+static void begin(struct ringcast_frame_builder *builder, uint8_t *memory,
+                  const struct ringcast_frame_plan *sum, enum ringcast_root root) {
   ck_assert_int_eq(ringcast_build_begin(builder, memory, 1024, sum, root, 0), 0);
 }
 
@@ -304,15 +336,20 @@ TEST(what_the_plan_did_not_count_has_no_room) {
   begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
   before = builder;
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "four", 4, 1), -ENOSPC);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &tensor), -ENOSPC); /* no room for its shape */
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, memory, 9, 0, NULL), -ENOSPC);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, "", UINT64_MAX, 0, NULL), -ENOSPC);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &tensor),
+                   -ENOSPC); /* no room for its shape */
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, memory, 9, 0, NULL),
+                   -ENOSPC);
+  ck_assert_int_eq(
+      ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, "", UINT64_MAX, 0, NULL), -ENOSPC);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", SIZE_MAX, 1), -ENOSPC);
   ck_assert_mem_eq(&builder, &before, sizeof builder); /* a refusal changes nothing */
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), -EINVAL);
   ck_assert_uint_eq(bytes, 77);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "key", 3, "12345678", 8, 0, NULL), 0);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, NULL, 0, 0), -ENOSPC); /* one entry too many */
+  ck_assert_int_eq(
+      ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "key", 3, "12345678", 8, 0, NULL), 0);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, NULL, 0, 0),
+                   -ENOSPC); /* one entry too many */
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_uint_eq(bytes, ringcast_plan_bytes(&sum));
 }
@@ -323,25 +360,35 @@ TEST(the_builder_refuses_what_no_reader_would_take) {
   struct ringcast_tensor tensor = {.data = NULL, .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
   uint8_t memory[1024];
   begin(&builder, memory, &sum, RINGCAST_ROOT_VALUE);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", 1, 1), -EINVAL); /* a key, but no dict */
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", 1, 1),
+                   -EINVAL); /* a key, but no dict */
   begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
   before = builder;
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, NULL, 1, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_FLOAT, "k", 1, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_STR, "k", 1, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "k", 1, -1), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_INT, "k", 1, "x", 1, 0, NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_TENSOR, "k", 1, "x", 1, 0, NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, NULL, 1, 0, NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, 64, NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "x", 1, RINGCAST_ITEM_KEYED, NULL),
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_INT, "k", 1, "x", 1, 0, NULL),
                    -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, RINGCAST_ITEM_PADDED, NULL),
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_TENSOR, "k", 1, "x", 1, 0, NULL),
                    -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_OBJECT, "k", 1, NESTED, 4, 0, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, NULL, 1, 0, NULL),
+                   -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, 64, NULL),
+                   -EINVAL);
+  ck_assert_int_eq(
+      ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "x", 1, RINGCAST_ITEM_KEYED, NULL),
+      -EINVAL);
+  ck_assert_int_eq(
+      ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, RINGCAST_ITEM_PADDED, NULL),
+      -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_OBJECT, "k", 1, NESTED, 4, 0, NULL),
+                   -EINVAL);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_OBJECT, "k", 1, 0), -EINVAL);
-  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 0, 0, 0, NULL), -EINVAL); /* no bytes */
-  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NULL, 4, 0, 0, NULL), -EINVAL);   /* nor a place for them */
+  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 0, 0, 0, NULL),
+                   -EINVAL); /* no bytes */
+  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NULL, 4, 0, 0, NULL),
+                   -EINVAL); /* nor a place for them */
   ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 4096, 0, 0, NULL), -ENOSPC);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL); /* no data */
   tensor.ndim = 65;
@@ -353,15 +400,18 @@ TEST(an_objects_parts_are_among_the_entries) {
   static const struct {
     uint32_t first, parts;
     bool good;
-  } cases[] = {
-      {0, 0, true},  {3, 0, true},  {0, 3, true},           {2, 1, true},           {4, 0, false},
-      {3, 1, false}, {0, 4, false}, {UINT32_MAX, 1, false}, {1, UINT32_MAX, false}, {UINT32_MAX, UINT32_MAX, false}};
+  } cases[] = {{0, 0, true},           {3, 0, true},
+               {0, 3, true},           {2, 1, true},
+               {4, 0, false},          {3, 1, false},
+               {0, 4, false},          {UINT32_MAX, 1, false},
+               {1, UINT32_MAX, false}, {UINT32_MAX, UINT32_MAX, false}};
   struct ringcast_frame_plan sum = {.count = 3, .meta = 96, .data = 192};
   struct ringcast_frame_builder builder;
   uint8_t memory[1024];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
-    int rc = ringcast_build_object(&builder, "o", 1, NESTED, 4, cases[i].first, cases[i].parts, NULL);
+    int rc =
+        ringcast_build_object(&builder, "o", 1, NESTED, 4, cases[i].first, cases[i].parts, NULL);
     ck_assert_msg(rc == (cases[i].good ? 0 : -EINVAL), "case %zu", i);
   }
 }
@@ -382,7 +432,8 @@ TEST(a_hash_is_of_a_tensor_that_has_been_built) {
   tensor.flags = 0;
   ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensor), 0);
   const uint32_t none[] = {0, RINGCAST_ITEM_READONLY, HASHES};
-  for (int i = 0; i < 3; i++) ck_assert_int_eq(ringcast_build_hash(&builder, 1, none[i], 1), -EINVAL);
+  for (int i = 0; i < 3; i++)
+    ck_assert_int_eq(ringcast_build_hash(&builder, 1, none[i], 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_hash(&builder, 2, RINGCAST_ITEM_XXH3, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_hash(&builder, UINT32_MAX, RINGCAST_ITEM_XXH3, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_hash(&builder, 1, RINGCAST_ITEM_SHA256, 1), 0);
@@ -404,7 +455,8 @@ TEST(a_plan_may_be_more_than_is_used) {
   ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
   ck_assert_int_eq(ringcast_frame_find(&reader, "k", 1, &item), 0);
   ck_assert_mem_eq(item.data, "text", 4);
-  for (const uint8_t *at = memory + 113; at < (const uint8_t *)item.data; at++) ck_assert_uint_eq(*at, 0);
+  for (const uint8_t *at = memory + 113; at < (const uint8_t *)item.data; at++)
+    ck_assert_uint_eq(*at, 0);
 }
 
 RUN_TESTS("frame", NULL, NULL)

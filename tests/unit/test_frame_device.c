@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a frame has from version 3 on: tensors of devices, whose bytes may be elsewhere. What is built is what is read;
- * what can't be read is not built; and each way to lie about it is refused. */
+/* What a frame has from version 3 on: tensors of devices, whose bytes may be elsewhere. What is
+ * built is what is read; what can't be read is not built; and each way to lie about it is
+ * refused. */
 #include <errno.h>
 
 #include "ringcast/object.h"
@@ -10,7 +11,12 @@
 #define ENTRY(index, field) (48 + 64 * (index) + offsetof(struct ringcast_frame_entry, field))
 
 enum { POOL = RINGCAST_PLACEMENT_POOL, UNKNOWN = 2, KEYED = RINGCAST_ITEM_KEYED };
-enum { CUDA = RINGCAST_ITEM_CUDA, CUPY = RINGCAST_ITEM_CUPY, JAX = RINGCAST_ITEM_JAX, TORCH = RINGCAST_ITEM_TORCH };
+enum {
+  CUDA = RINGCAST_ITEM_CUDA,
+  CUPY = RINGCAST_ITEM_CUPY,
+  JAX = RINGCAST_ITEM_JAX,
+  TORCH = RINGCAST_ITEM_TORCH
+};
 enum { ROOM = 2048 };
 static uint8_t memory[ROOM];
 static struct ringcast_frame_builder builder;
@@ -43,14 +49,16 @@ static int add(const char *key, const struct ringcast_tensor *tensor, uint64_t o
   return ringcast_build_device_tensor(&builder, key, key ? strlen(key) : 0, tensor, offset);
 }
 
-static void expect_tensor(const struct ringcast_item *item, uint32_t flags, int placement, uint64_t offset) {
+static void expect_tensor(const struct ringcast_item *item, uint32_t flags, int placement,
+                          uint64_t offset) {
   ck_assert_uint_eq(item->kind, RINGCAST_ITEM_TENSOR);
   ck_assert_uint_eq(item->flags, flags);
   ck_assert_uint_eq(item->placement, placement);
   ck_assert_uint_eq(item->device_offset, offset);
   ck_assert_uint_eq(item->bytes, 24);
   ck_assert_int_eq(item->ndim, 2);
-  ck_assert(item->shape[0] == 2 && item->shape[1] == 3 && item->strides[0] == 3 && item->strides[1] == 1);
+  ck_assert(item->shape[0] == 2 && item->shape[1] == 3 && item->strides[0] == 3 &&
+            item->strides[1] == 1);
   ck_assert_int_eq(item->data == NULL, placement != RINGCAST_PLACEMENT_INLINE);
 }
 
@@ -62,8 +70,9 @@ TEST(tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_the_fr
   ringcast_plan_device_tensor(&plan, 4, 2);
   ringcast_plan_device_tensor(&plan, 4, 2);
   size_t bytes = ringcast_plan_bytes(&plan), built;
-  ck_assert_uint_eq(bytes, 48 + 2 * 64 + 8 + 32 + 8 + 32); /* keys and dimensions, each of these on 8 bytes */
-  uint8_t *frame = malloc(bytes);                          /* a block of just its size */
+  ck_assert_uint_eq(bytes, 48 + 2 * 64 + 8 + 32 + 8 +
+                               32); /* keys and dimensions, each of these on 8 bytes */
+  uint8_t *frame = malloc(bytes);   /* a block of just its size */
   ck_assert_int_eq(ringcast_build_begin(&builder, frame, bytes, &plan, RINGCAST_ROOT_DICT, 5), 0);
   ck_assert_int_eq(ringcast_build_device(&builder, 9, UINT32_MAX, UINT64_MAX), 0);
   ck_assert_int_eq(add("pool", &TENSOR, 512), 0);
@@ -106,9 +115,13 @@ TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_
   struct ringcast_item item;
   struct ringcast_tensor padded = {
       .dtype = {1, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}, .flags = CUDA | RINGCAST_ITEM_PADDED};
-  struct ringcast_tensor bits = {.dtype = {1, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}, .flags = CUDA};
-  struct ringcast_tensor huge = {
-      .dtype = {1, 8, 1}, .ndim = 2, .shape = (int64_t[]){INT64_MAX, 1}, .strides = (int64_t[]){1, 7}, .flags = CUDA};
+  struct ringcast_tensor bits = {
+      .dtype = {1, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}, .flags = CUDA};
+  struct ringcast_tensor huge = {.dtype = {1, 8, 1},
+                                 .ndim = 2,
+                                 .shape = (int64_t[]){INT64_MAX, 1},
+                                 .strides = (int64_t[]){1, 7},
+                                 .flags = CUDA};
   begin(4, RINGCAST_ROOT_VALUE);
   ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
   ck_assert_int_eq(ringcast_build_object(&builder, NULL, 0, nested, sizeof nested, 1, 1, NULL), 0);
@@ -131,10 +144,19 @@ TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_
 TEST(what_nobody_could_read_is_not_built) {
   static uint8_t before[ROOM];
   size_t bytes;
-  const struct ringcast_tensor empty = {.dtype = {2, 32, 1}, .ndim = 1, .shape = (int64_t[]){0}, .flags = CUDA};
-  const struct ringcast_tensor negative = {.dtype = {2, 32, 1}, .ndim = 1, .shape = (int64_t[]){-1}, .flags = CUDA};
-  const uint32_t bad_flags[] = {
-      0, TORCH, CUPY, JAX, CUPY | JAX, CUDA | CUPY | JAX, CUDA | KEYED, CUDA | RINGCAST_ITEM_XXH3, CUDA | 1u << 31};
+  const struct ringcast_tensor empty = {
+      .dtype = {2, 32, 1}, .ndim = 1, .shape = (int64_t[]){0}, .flags = CUDA};
+  const struct ringcast_tensor negative = {
+      .dtype = {2, 32, 1}, .ndim = 1, .shape = (int64_t[]){-1}, .flags = CUDA};
+  const uint32_t bad_flags[] = {0,
+                                TORCH,
+                                CUPY,
+                                JAX,
+                                CUPY | JAX,
+                                CUDA | CUPY | JAX,
+                                CUDA | KEYED,
+                                CUDA | RINGCAST_ITEM_XXH3,
+                                CUDA | 1u << 31};
   begin(2, RINGCAST_ROOT_DICT);
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 0, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 1, 0), -EINVAL);
@@ -148,7 +170,8 @@ TEST(what_nobody_could_read_is_not_built) {
   ck_assert_int_eq(add("t", &empty, 0), -EINVAL);
   ck_assert_int_eq(add("t", &negative, 0), -EINVAL);
   ck_assert_int_eq(add("t", &TENSOR, UINT64_MAX - 23), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "t", 1, "x", 1, CUDA, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "t", 1, "x", 1, CUDA, NULL),
+                   -EINVAL);
   ck_assert_uint_eq(builder.next, 0);
   ck_assert_mem_eq(memory, before, sizeof before); /* nothing has changed */
   ck_assert_int_eq(add("t", &TENSOR, UINT64_MAX - 24), 0);
@@ -159,7 +182,7 @@ TEST(what_nobody_could_read_is_not_built) {
   end();
 }
 
-/* ---- Lies ------------------------------------------------------------------------------------------------------- */
+/* ---- Lies ------------------------------------------------------------------------------------ */
 
 enum { AT_POOL, AT_MORE, AT_INLINE, AT_TEXT, ENTRIES };
 
@@ -171,7 +194,8 @@ static struct ringcast_frame_reader sample(void) {
   ck_assert_int_eq(add("pool", &TENSOR, 512), 0);
   ck_assert_int_eq(add("more", &TENSOR, 12), 0);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "here", 4, &here), 0);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "text", 4, "text", 4, 0, NULL), 0);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "text", 4, "text", 4, 0, NULL),
+                   0);
   return end();
 }
 
@@ -223,7 +247,8 @@ TEST(an_entry_that_lies_is_refused_and_no_other) {
     uint64_t truth = swap(lies[i].offset, lies[i].size, lies[i].value);
     for (uint32_t entry = 0; entry < ENTRIES; entry++) {
       int expected = entry == lies[i].entry ? -EPROTO : 0;
-      ck_assert_msg(ringcast_frame_item(&reader, entry, &item) == expected, "lie %zu, entry %u", i, entry);
+      ck_assert_msg(ringcast_frame_item(&reader, entry, &item) == expected, "lie %zu, entry %u", i,
+                    entry);
     }
     swap(lies[i].offset, lies[i].size, truth);
   }
@@ -241,7 +266,8 @@ TEST(only_a_tensor_that_is_here_may_have_strides_of_its_own) {
     memcpy(&dims, memory + ENTRY(entry, dims_offset), sizeof dims);
     memcpy(memory + dims, transposed, sizeof transposed);
     ck_assert_int_eq(ringcast_frame_item(&reader, entry, &item), entry == AT_INLINE ? 0 : -EPROTO);
-    memcpy(memory + dims, single, sizeof single); /* of a dimension of 1, a stride does not matter */
+    memcpy(memory + dims, single,
+           sizeof single); /* of a dimension of 1, a stride does not matter */
     ck_assert_int_eq(ringcast_frame_item(&reader, entry, &item), 0);
     memcpy(memory + dims, (int64_t[]){0, 3, 3, 1}, sizeof single);
     swap(ENTRY(entry, bytes), 8, 0); /* nothing is nowhere else */

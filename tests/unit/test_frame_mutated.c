@@ -40,7 +40,8 @@ static uint64_t random_extreme(size_t bytes) {
 /* One byte anywhere, or a field of 1, 2, 4 or 8 bytes where entries and dimensions are. */
 static void mutate(uint8_t *frame, size_t bytes, size_t meta_end) {
   if (random_below(2)) {
-    frame[random_below(4) ? random_below(meta_end) : random_below(bytes)] = (uint8_t)random_below(256);
+    frame[random_below(4) ? random_below(meta_end) : random_below(bytes)] =
+        (uint8_t)random_below(256);
   } else {
     size_t size = (size_t)1 << random_below(4);
     put(frame, random_below(meta_end / size) * size, size, random_extreme(bytes));
@@ -56,21 +57,24 @@ TEST(mutated_frames_never_lead_out_of_the_frame) {
     uint8_t *frame = malloc(bytes);
     memcpy(frame, sample, bytes);
     for (uint64_t i = random_below(6) + 1; i > 0; i--) mutate(frame, bytes, meta_end);
-    if (random_below(4)) memcpy(frame, sample, 12), put(frame, HEADER(bytes), 8, bytes); /* else few would open */
+    if (random_below(4))
+      memcpy(frame, sample, 12), put(frame, HEADER(bytes), 8, bytes); /* else few would open */
     int rc = walk(frame, bytes);
     if (rc < 0) refused++;
     else opened++, good += (uint64_t)rc, bad += rc < COUNT;
     free(frame);
   }
   uint64_t many = (uint64_t)share_of(50000), some = (uint64_t)share_of(2000);
-  ck_assert(opened > many && refused > some && good > opened && bad > many); /* it did try something */
+  ck_assert(opened > many && refused > some && good > opened &&
+            bad > many); /* it did try something */
   free(sample);
 }
 
 /* The writing process: lies and takes it back, for ever. */
 static void change_for_ever(void *context) {
   uint8_t *frame = context;
-  size_t bytes = get(frame, HEADER(bytes), 8), meta_end = 48 + 64 * COUNT + get(frame, HEADER(meta_bytes), 8);
+  size_t bytes = get(frame, HEADER(bytes), 8),
+         meta_end = 48 + 64 * COUNT + get(frame, HEADER(meta_bytes), 8);
   for (;;) {
     size_t size = (size_t)1 << random_below(4), offset = random_below(meta_end / size) * size;
     if (offset < 48) continue;
@@ -87,7 +91,8 @@ TEST(a_frame_that_changes_while_it_is_read_never_leads_out_of_it) {
   ck_assert_uint_le(bytes, page);
   uint8_t *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne(memory, MAP_FAILED);
-  ck_assert_int_eq(mprotect(memory + page, page, PROT_NONE), 0); /* the frame ends where nothing may be read */
+  ck_assert_int_eq(mprotect(memory + page, page, PROT_NONE),
+                   0); /* the frame ends where nothing may be read */
   uint8_t *frame = memory + page - bytes;
   memcpy(frame, sample, bytes);
   pid_t writer = start_child(change_for_ever, frame);

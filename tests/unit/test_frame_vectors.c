@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frames in tests/vectors: the library reads from each what the .json beside it says, builds the same bytes from
- * what it has read, and refuses those that are damaged. */
+/* The frames in tests/vectors: the library reads from each what the .json beside it says, builds
+ * the same bytes from what it has read, and refuses those that are damaged. */
 #include <errno.h>
 #include <glob.h>
 #include <inttypes.h>
@@ -25,7 +25,8 @@ static size_t file_read(const char *path, void *out, size_t most) {
   return bytes;
 }
 
-/* What a nested value means is left out: test_object reads its tokens, and the reader in Python all of it. */
+/* What a nested value means is left out: test_object reads its tokens, and the reader in Python all
+ * of it. */
 static void without_values(char *json) {
   for (char *object = json; (object = strstr(object, "{\"kind\": \"object\"")); object++) {
     char *value = strstr(object, ", \"value\": "), *end = strchr(object, '\n') - 1;
@@ -63,10 +64,12 @@ static void for_each_vector(bool damaged, void (*body)(const struct vector *)) {
   ck_assert_int_ge(seen, damaged ? DAMAGED : GOOD);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
-/* What of an OBJECT is seen without decoding it: its stream is one value, and uses each of its parts. */
-static int object_check(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+/* What of an OBJECT is seen without decoding it: its stream is one value, and uses each of its
+ * parts. */
+static int object_check(const struct ringcast_frame_reader *reader,
+                        const struct ringcast_item *item) {
   struct ringcast_object_needs needs;
   struct ringcast_item part;
   uint32_t first = (uint32_t)item->scalar.i, parts = (uint32_t)((uint64_t)item->scalar.i >> 32);
@@ -74,20 +77,23 @@ static int object_check(const struct ringcast_frame_reader *reader, const struct
   if (rc < 0 || needs.parts != parts) return -EPROTO;
   for (uint32_t i = first; i < first + parts; i++) {
     if (ringcast_frame_item(reader, i, &part) < 0 || part.key) return -EPROTO;
-    if (part.kind != RINGCAST_ITEM_TENSOR && part.kind != RINGCAST_ITEM_STR && part.kind != RINGCAST_ITEM_BYTES)
+    if (part.kind != RINGCAST_ITEM_TENSOR && part.kind != RINGCAST_ITEM_STR &&
+        part.kind != RINGCAST_ITEM_BYTES)
       return -EPROTO;
   }
   return 0;
 }
 
-static int entry_read(const struct ringcast_frame_reader *reader, uint32_t index, struct ringcast_item *out) {
+static int entry_read(const struct ringcast_frame_reader *reader, uint32_t index,
+                      struct ringcast_item *out) {
   int rc = ringcast_frame_item(reader, index, out);
   return rc == 0 && out->kind == RINGCAST_ITEM_OBJECT ? object_check(reader, out) : rc;
 }
 
 static struct ringcast_frame_reader vector_read(const struct vector *vector) {
   struct ringcast_frame_reader reader;
-  ck_assert_msg(ringcast_frame_open(&reader, vector->frame, vector->bytes) == 0, "%s is refused", vector->path);
+  ck_assert_msg(ringcast_frame_open(&reader, vector->frame, vector->bytes) == 0, "%s is refused",
+                vector->path);
   return reader;
 }
 
@@ -106,7 +112,7 @@ static void is_refused(const struct vector *vector) {
 
 TEST(a_damaged_frame_is_refused) { for_each_vector(true, is_refused); }
 
-/* ---- Meaning ---------------------------------------------------------------------------------------------------- */
+/* ---- Meaning --------------------------------------------------------------------------------- */
 
 static void print_list(FILE *out, const char *name, const int64_t *list, int32_t count) {
   fprintf(out, ", \"%s\": [", name);
@@ -115,11 +121,13 @@ static void print_list(FILE *out, const char *name, const int64_t *list, int32_t
 }
 
 static void print_flags(FILE *out, uint32_t flags) {
-  static const char *const names[] = {"keyed",  "numpy", "torch",  "requires_grad", "parameter", "readonly",
-                                      "sha256", "xxh3",  "padded", "cuda",          "cupy",      "jax"};
+  static const char *const names[] = {"keyed",     "numpy",    "torch",  "requires_grad",
+                                      "parameter", "readonly", "sha256", "xxh3",
+                                      "padded",    "cuda",     "cupy",   "jax"};
   bool any = false;
   for (int i = 1; i < (int)(sizeof names / sizeof *names); i++)
-    if (flags & (1u << i)) fprintf(out, "%s\"%s\"", any ? ", " : ", \"flags\": [", names[i]), any = true;
+    if (flags & (1u << i))
+      fprintf(out, "%s\"%s\"", any ? ", " : ", \"flags\": [", names[i]), any = true;
   if (any) fprintf(out, "]");
 }
 
@@ -139,24 +147,32 @@ static void print_data(FILE *out, const struct ringcast_item *item) {
 }
 
 static void print_item(FILE *out, const struct ringcast_item *item) {
-  static const char *const kinds[] = {"",       "none",   "bool",   "int",  "float", "str",   "bytes",
-                                      "tensor", "pickle", "buffer", "leaf", "error", "object"};
+  static const char *const kinds[] = {"",     "none",  "bool",   "int",    "float",
+                                      "str",  "bytes", "tensor", "pickle", "buffer",
+                                      "leaf", "error", "object"};
   fprintf(out, "\n    {\"kind\": \"%s\"", kinds[item->kind]);
   if (item->key) fprintf(out, ", \"key\": \"%.*s\"", (int)item->key_bytes, (const char *)item->key);
   switch (item->kind) {
   case RINGCAST_ITEM_NONE: break;
-  case RINGCAST_ITEM_BOOL: fprintf(out, ", \"value\": %s", item->scalar.i ? "true" : "false"); break;
+  case RINGCAST_ITEM_BOOL:
+    fprintf(out, ", \"value\": %s", item->scalar.i ? "true" : "false");
+    break;
   case RINGCAST_ITEM_INT:
   case RINGCAST_ITEM_LEAF: fprintf(out, ", \"value\": %" PRId64, item->scalar.i); break;
-  case RINGCAST_ITEM_FLOAT: fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)item->scalar.i); break;
+  case RINGCAST_ITEM_FLOAT:
+    fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)item->scalar.i);
+    break;
   case RINGCAST_ITEM_STR:
-  case RINGCAST_ITEM_ERROR: fprintf(out, ", \"text\": \"%.*s\"", (int)item->bytes, (const char *)item->data); break;
+  case RINGCAST_ITEM_ERROR:
+    fprintf(out, ", \"text\": \"%.*s\"", (int)item->bytes, (const char *)item->data);
+    break;
   case RINGCAST_ITEM_OBJECT:
     fprintf(out, ", \"first\": %" PRIu32 ", \"parts\": %" PRIu32, (uint32_t)item->scalar.i,
             (uint32_t)((uint64_t)item->scalar.i >> 32));
     break;
   case RINGCAST_ITEM_TENSOR:
-    fprintf(out, ", \"dtype\": [%u, %u, %u]", item->dtype.code, item->dtype.bits, item->dtype.lanes);
+    fprintf(out, ", \"dtype\": [%u, %u, %u]", item->dtype.code, item->dtype.bits,
+            item->dtype.lanes);
     print_list(out, "shape", item->shape, item->ndim);
     print_list(out, "strides", item->strides, item->ndim);
     print_data(out, item);
@@ -178,7 +194,9 @@ static void means_what_its_json_says(const struct vector *vector) {
   fprintf(out, "  \"root\": \"%s\",\n", reader.root == RINGCAST_ROOT_DICT ? "dict" : "value");
   fprintf(out, "  \"tag\": %" PRIu32 ",\n", reader.tag);
   if (reader.device_epoch)
-    fprintf(out, "  \"device\": {\"slot\": %" PRIu32 ", \"epoch\": %" PRIu32 ", \"generation\": %" PRIu64 "},\n",
+    fprintf(out,
+            "  \"device\": {\"slot\": %" PRIu32 ", \"epoch\": %" PRIu32 ", \"generation\": %" PRIu64
+            "},\n",
             reader.device_slot, reader.device_epoch, reader.device_generation);
   fprintf(out, "  \"entries\": [");
   for (uint32_t i = 0; i < reader.count; i++) {
@@ -195,7 +213,7 @@ static void means_what_its_json_says(const struct vector *vector) {
 
 TEST(a_stored_frame_means_what_its_json_says) { for_each_vector(false, means_what_its_json_says); }
 
-/* ---- Building --------------------------------------------------------------------------------------------------- */
+/* ---- Building -------------------------------------------------------------------------------- */
 
 static void is_built_with_the_same_bytes(const struct vector *vector) {
   static uint8_t built[MOST_JSON];
@@ -205,19 +223,25 @@ static void is_built_with_the_same_bytes(const struct vector *vector) {
   struct ringcast_item item;
   size_t bytes;
   if (strstr(vector->path, "/strided.bin")) return; /* no builder makes it */
-  for (uint32_t i = 0; i < reader.count && ringcast_frame_item(&reader, i, &item) == 0; i++) item_plan(&plan, &item);
+  for (uint32_t i = 0; i < reader.count && ringcast_frame_item(&reader, i, &item) == 0; i++)
+    item_plan(&plan, &item);
   memset(built, 0xaa, sizeof built);
-  ck_assert_int_eq(ringcast_build_begin(&builder, built, sizeof built, &plan, reader.root, reader.tag), 0);
+  ck_assert_int_eq(
+      ringcast_build_begin(&builder, built, sizeof built, &plan, reader.root, reader.tag), 0);
   if (reader.device_epoch)
-    ck_assert_int_eq(ringcast_build_device(&builder, reader.device_slot, reader.device_epoch, reader.device_generation),
+    ck_assert_int_eq(ringcast_build_device(&builder, reader.device_slot, reader.device_epoch,
+                                           reader.device_generation),
                      0);
   for (uint32_t i = 0; i < reader.count && ringcast_frame_item(&reader, i, &item) == 0; i++)
     ck_assert_msg(item_build(&builder, &item) == 0, "%s: entry %u can't be built", vector->path, i);
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_uint_eq(bytes, ringcast_plan_bytes(&plan));
-  ck_assert_msg(bytes == vector->bytes && memcmp(built, vector->frame, bytes) == 0, "%s has other bytes", vector->path);
+  ck_assert_msg(bytes == vector->bytes && memcmp(built, vector->frame, bytes) == 0,
+                "%s has other bytes", vector->path);
 }
 
-TEST(what_was_read_is_built_with_the_same_bytes) { for_each_vector(false, is_built_with_the_same_bytes); }
+TEST(what_was_read_is_built_with_the_same_bytes) {
+  for_each_vector(false, is_built_with_the_same_bytes);
+}
 
 RUN_TESTS("frame vectors", NULL, NULL)

@@ -13,7 +13,7 @@
 #include "tests/support/sleep.h"
 #include "tests/support/switches.h"
 
-/* ---- Slow ------------------------------------------------------------------------------------------------------- */
+/* ---- Slow ------------------------------------------------------------------------------------ */
 
 TEST(a_slow_reader_is_evicted_and_told) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
@@ -31,7 +31,8 @@ TEST(a_slow_reader_is_evicted_and_told) {
   ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
   ck_all_well(writer);
   struct ringcast_peer peer = {.size = sizeof peer};
-  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 1); /* its slot is its own until it closes */
+  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1),
+                   1); /* its slot is its own until it closes */
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_EVICTED);
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
   ringcast_reader_close(reader);
@@ -80,7 +81,8 @@ TEST(the_time_is_counted_over_calls) {
   SCOPED_READER reader = attach(writer);
   int result = -EAGAIN;
   fill_and_hurry(writer);
-  ck_assert_int_eq(ringcast_reader_check(reader), 0); /* whatever the time: only a call of the writer evicts */
+  ck_assert_int_eq(ringcast_reader_check(reader),
+                   0); /* whatever the time: only a call of the writer evicts */
   while (result == -EAGAIN) result = ringcast_writer_send(writer, "frame", 5, 0, 0);
   ck_assert_int_eq(result, 0);
   ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
@@ -117,7 +119,7 @@ TEST(one_that_sleeps_is_woken_to_be_told) {
   gate_free(&party.there);
 }
 
-/* ---- Dead ------------------------------------------------------------------------------------------------------- */
+/* ---- Dead ------------------------------------------------------------------------------------ */
 
 TEST(a_dead_reader_is_found_without_being_in_the_way) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
@@ -167,7 +169,8 @@ TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
     pid_t pid = start_reader(writer);
     kill_child(pid);
     ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
-    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0), 0); /* watches who is there now, so not the dead one */
+    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0),
+                     0); /* watches who is there now, so not the dead one */
     int fd = ringcast_writer_fd(writer);
     struct ringcast_peer peer = {.size = sizeof peer};
     for (int i = 0; i < 2; i++) {
@@ -208,7 +211,7 @@ TEST(one_that_dies_evicted_gives_its_slot_back) {
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
 }
 
-/* ---- Stopped, stuck, broken ------------------------------------------------------------------------------------- */
+/* ---- Stopped, stuck, broken ------------------------------------------------------------------ */
 
 TEST(a_stopped_reader_is_said_to_be_stopped) {
   SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
@@ -219,7 +222,8 @@ TEST(a_stopped_reader_is_said_to_be_stopped) {
   ck_says("stopped by a signal");
   ck_says("'rank 2'");
   ck_says("at position 0");
-  ck_assert_ptr_null(strstr(ringcast_last_error(), "may (")); /* nothing was said about how long it may */
+  ck_assert_ptr_null(
+      strstr(ringcast_last_error(), "may (")); /* nothing was said about how long it may */
   ck_all_well(writer);
   struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
@@ -237,7 +241,8 @@ TEST(a_wait_for_who_may_be_dead_ends) {
   pid_t pid = start_reader(writer);
   struct ringcast_peer peer = {.size = sizeof peer};
   rlim_t most = limit_descriptors(0);
-  int sent = fill(writer, RINGCAST_FOREVER), found = ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER);
+  int sent = fill(writer, RINGCAST_FOREVER),
+      found = ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER);
   int peers = ringcast_writer_peers(writer, &peer, 1);
   limit_descriptors(most);
   ck_assert_int_eq(sent, -EMFILE);
@@ -287,7 +292,7 @@ TEST(another_pid_namespace_is_refused) {
   ck_says("PID namespace");
 }
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 TEST(policies_that_make_no_sense_are_refused) {
   static const struct ringcast_writer_options bad[] = {
@@ -303,7 +308,7 @@ TEST(policies_that_make_no_sense_are_refused) {
   }
 }
 
-/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+/* ---- CPUs ------------------------------------------------------------------------------------ */
 
 static int affinity_of_two(uint64_t *set, size_t bytes) {
   memset(set, 0, bytes);

@@ -74,12 +74,14 @@ LOOP_TEST(nobody_can_map_the_data_writable_or_change_its_size, 0, 2) {
   snprintf(path, sizeof path, "/proc/self/fd/%d", memory.fd);
   int fd = open(path, O_RDWR);
   ck_assert_int_ge(fd, 0);
-  ck_assert_int_eq(rc_os.map(NULL, memory.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, &mapped), -EPERM);
+  ck_assert_int_eq(rc_os.map(NULL, memory.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, &mapped),
+                   -EPERM);
   ck_assert_int_eq(ftruncate(fd, 0), -1);
   ck_assert_int_eq(ftruncate(fd, (off_t)(8 * MIB)), -1);
   ck_assert_int_lt(write(fd, "x", 1), 0);
   ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
-  ck_assert_int_ne(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)memory.bytes), 0);
+  ck_assert_int_ne(
+      fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)memory.bytes), 0);
   ck_assert_int_eq(rc_memory_map_data(fd, memory.bytes, memory.page_size, &view), 0);
   memory.base[5] = 7;
   ck_assert_uint_eq(view.base[5], 7);
@@ -103,7 +105,7 @@ TEST(a_file_without_the_seals_is_refused) {
   close(fd);
 }
 
-/* ---- Each kind, got or refused ---------------------------------------------------------------------------------- */
+/* ---- Each kind, got or refused --------------------------------------------------------------- */
 
 static long read_number(const char *path) {
   long number = -1;
@@ -130,7 +132,8 @@ static long grow_pool(const char *test, long pages) {
     tell_skipped(test, "RINGCAST_DISABLE has hugetlb");
     return -1;
   }
-  if (before >= 0 && write_number(pool, before + pages) && read_number(pool) >= before + pages) return before;
+  if (before >= 0 && write_number(pool, before + pages) && read_number(pool) >= before + pages)
+    return before;
   if (before >= 0) write_number(pool, before);
   tell_skipped(test, "can't reserve 2 MiB pages here (not root, or no free memory)");
   return -1;
@@ -162,7 +165,8 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
     by_default = create(4 * MIB, RINGCAST_MEMORY_AUTO, &memory);
     if (by_default == 0) got = memory.memory;
     if (by_default == 0) rc_memory_destroy(&memory);
-    if (create(2 * MIB, RINGCAST_MEMORY_HUGETLB, &held) == 0) /* the failed attempt gave its page back */
+    if (create(2 * MIB, RINGCAST_MEMORY_HUGETLB, &held) ==
+        0) /* the failed attempt gave its page back */
       rc_memory_destroy(&held);
     else got = 0;
   }
@@ -179,8 +183,9 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
 TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
   struct rc_memory memory;
   if (rc_feature_disabled("hugetlb") || read_number(pool) > 0) {
-    tell_skipped(__func__, rc_feature_disabled("hugetlb") ? "RINGCAST_DISABLE has hugetlb"
-                                                          : "this machine has 2 MiB pages reserved");
+    tell_skipped(__func__, rc_feature_disabled("hugetlb")
+                               ? "RINGCAST_DISABLE has hugetlb"
+                               : "this machine has 2 MiB pages reserved");
     return;
   }
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOMEM);
@@ -216,8 +221,10 @@ TEST(huge_pages_of_shared_memory_are_huge_for_writer_and_reader) {
   ck_assert_uint_eq(memory.page_size, RC_HUGE_PAGE);
   ck_assert_int_eq(rc_memory_map_data(memory.fd, memory.bytes, memory.page_size, &view), 0);
   for (int i = 0; i < 2; i++) {
-    ck_assert_uint_eq(mapped_bytes(memory.base + (uint64_t)i * memory.bytes, "ShmemPmdMapped"), memory.bytes);
-    ck_assert_uint_eq(mapped_bytes(view.base + (uint64_t)i * view.bytes, "ShmemPmdMapped"), view.bytes);
+    ck_assert_uint_eq(mapped_bytes(memory.base + (uint64_t)i * memory.bytes, "ShmemPmdMapped"),
+                      memory.bytes);
+    ck_assert_uint_eq(mapped_bytes(view.base + (uint64_t)i * view.bytes, "ShmemPmdMapped"),
+                      view.bytes);
   }
   check_data(&memory, 8 * MIB);
   rc_memory_destroy(&view);
@@ -258,7 +265,8 @@ TEST(a_page_that_is_busy_for_a_moment_is_tried_again) {
 }
 
 static int no_collapse(void *address, size_t bytes, int advice) {
-  return advice == MADV_COLLAPSE || advice == MADV_HUGEPAGE ? -EINVAL : real.advise(address, bytes, advice);
+  return advice == MADV_COLLAPSE || advice == MADV_HUGEPAGE ? -EINVAL
+                                                            : real.advise(address, bytes, advice);
 }
 
 TEST(without_huge_pages_plain_ones_are_taken) {
@@ -287,7 +295,7 @@ TEST(before_populate_existed_the_pages_are_still_put_in_place) {
   rc_memory_destroy(&memory);
 }
 
-/* ---- Whatever the kernel refuses is an error at creation, and nothing stays behind ------------------------------ */
+/* ---- Whatever the kernel refuses is an error at creation, and nothing stays behind ----------- */
 
 static int calls_until_failure;
 
@@ -296,7 +304,9 @@ static int count_down(void) { return --calls_until_failure == 0; }
 static int failing_memfd(const char *name, unsigned flags) {
   return count_down() ? -EMFILE : real.memfd_create(name, flags);
 }
-static int failing_truncate(int fd, uint64_t bytes) { return count_down() ? -ENOSPC : real.truncate(fd, bytes); }
+static int failing_truncate(int fd, uint64_t bytes) {
+  return count_down() ? -ENOSPC : real.truncate(fd, bytes);
+}
 static int failing_map(void *address, size_t bytes, int protection, int flags, int fd, void **out) {
   return count_down() ? -ENOMEM : real.map(address, bytes, protection, flags, fd, out);
 }

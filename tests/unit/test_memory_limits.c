@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that a limit refuses: an error when the ring is made, in words, and never a signal, then or later. */
+/* Memory that a limit refuses: an error when the ring is made, in words, and never a signal, then
+ * or later. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdbool.h>
@@ -64,24 +65,32 @@ static void with_small_files(void *context) {
   check_limit(2 * MIB, 4 * MIB, -EFBIG, "ulimit -f");
 }
 
-TEST(a_limit_of_file_sizes_is_an_error_and_no_signal) { child_must_succeed(start_child(with_small_files, NULL)); }
+TEST(a_limit_of_file_sizes_is_an_error_and_no_signal) {
+  child_must_succeed(start_child(with_small_files, NULL));
+}
 
 static void with_little_locked(void *context) {
   (void)context;
   limit(RLIMIT_MEMLOCK, 8 * MIB);
-  if (geteuid() == 0) child_must(setresuid(65534, 65534, 65534) == 0); /* root may lock as much as it likes */
-  child_must(syscall(SYS_mlockall, MCL_FUTURE) == 0); /* not by libc: AddressSanitizer makes that do nothing */
+  if (geteuid() == 0)
+    child_must(setresuid(65534, 65534, 65534) == 0); /* root may lock as much as it likes */
+  child_must(syscall(SYS_mlockall, MCL_FUTURE) ==
+             0); /* not by libc: AddressSanitizer makes that do nothing */
   check_limit(64 * 1024, 64 * MIB, -ENOMEM, "ulimit -l");
 }
 
-TEST(a_limit_of_locked_memory_is_an_error) { child_must_succeed(start_child(with_little_locked, NULL)); }
+TEST(a_limit_of_locked_memory_is_an_error) {
+  child_must_succeed(start_child(with_little_locked, NULL));
+}
 
 static void in_a_sandbox(void *context) {
   struct rc_memory memory;
   (void)context;
   child_must(forbid_call(SYS_memfd_create) == 0);
-  child_must(create(64 * 1024, RINGCAST_MEMORY_PAGES, &memory) == -EPERM && strstr(rc_error_text(), "seccomp"));
-  child_must(rc_memory_create_small("control", 4096, &memory) == -EPERM && strstr(rc_error_text(), "seccomp"));
+  child_must(create(64 * 1024, RINGCAST_MEMORY_PAGES, &memory) == -EPERM &&
+             strstr(rc_error_text(), "seccomp"));
+  child_must(rc_memory_create_small("control", 4096, &memory) == -EPERM &&
+             strstr(rc_error_text(), "seccomp"));
 }
 
 TEST(a_sandbox_without_memfds_is_named) {
@@ -89,7 +98,7 @@ TEST(a_sandbox_without_memfds_is_named) {
   child_must_succeed(start_child(in_a_sandbox, NULL));
 }
 
-/* ---- Where the kernel would kill -------------------------------------------------------------------------------- */
+/* ---- Where the kernel would kill ------------------------------------------------------------- */
 
 static int no_memfd(const char *name, unsigned flags) {
   (void)name, (void)flags;
@@ -125,7 +134,7 @@ TEST(what_the_machine_or_its_container_has_no_room_for_is_not_begun) {
   }
 }
 
-/* ---- A real memory cgroup --------------------------------------------------------------------------------------- */
+/* ---- A real memory cgroup -------------------------------------------------------------------- */
 
 static bool write_file(const char *folder, const char *name, const char *text) {
   char path[600];
@@ -150,10 +159,11 @@ TEST(a_memory_cgroup_refuses_and_does_not_kill) {
     tell_skipped(__func__, reason);
     return;
   }
-  snprintf(folder, sizeof folder, "/sys/fs/cgroup%.*s/ringcast-test-%d", (int)strcspn(ours + 3, "\n"), ours + 3,
-           (int)getpid());
+  snprintf(folder, sizeof folder, "/sys/fs/cgroup%.*s/ringcast-test-%d",
+           (int)strcspn(ours + 3, "\n"), ours + 3, (int)getpid());
   bool made = mkdir(folder, 0700) == 0;
-  if (made && write_file(folder, "memory.max", "33554432")) child_must_succeed(start_child(inside_cgroup, folder));
+  if (made && write_file(folder, "memory.max", "33554432"))
+    child_must_succeed(start_child(inside_cgroup, folder));
   else tell_skipped(__func__, reason);
   if (made) rmdir(folder);
 }

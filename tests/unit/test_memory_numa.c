@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a ring's data lies: what is asked of the kernel, on machines of one node and of several, and what is told. */
+/* Where a ring's data lies: what is asked of the kernel, on machines of one node and of several,
+ * and what is told. */
 #define _GNU_SOURCE
 #include <linux/mempolicy.h>
 #include <stdbool.h>
@@ -18,12 +19,15 @@
 static const uint64_t MIB = 1 << 20;
 static struct rc_os real;
 
-static const struct fake_file one_node[] = {
-    {"/sys/devices/system/node/has_memory", "0\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0\n"}, {0}};
-static const struct fake_file two_nodes[] = {
-    {"/sys/devices/system/node/has_memory", "0-1\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"}, {0}};
-static const struct fake_file three_nodes[] = {
-    {"/sys/devices/system/node/has_memory", "0,2-3\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-7\n"}, {0}};
+static const struct fake_file one_node[] = {{"/sys/devices/system/node/has_memory", "0\n"},
+                                            {"/proc/self/status", "\nMems_allowed_list:\t0\n"},
+                                            {0}};
+static const struct fake_file two_nodes[] = {{"/sys/devices/system/node/has_memory", "0-1\n"},
+                                             {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"},
+                                             {0}};
+static const struct fake_file three_nodes[] = {{"/sys/devices/system/node/has_memory", "0,2-3\n"},
+                                               {"/proc/self/status", "\nMems_allowed_list:\t0-7\n"},
+                                               {0}};
 
 /* What was asked for last. */
 static struct {
@@ -32,7 +36,8 @@ static struct {
   bool interleaved, untouched;
 } asked;
 
-static int fake_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
+static int fake_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count,
+                      bool interleaved) {
   unsigned char *state = malloc(bytes / rc_small_page());
   ck_assert_int_eq(mincore(address, bytes, state), 0);
   asked.untouched = true;
@@ -129,7 +134,7 @@ TEST(a_node_that_does_not_exist_is_an_error_that_says_where_to_find_those_that_d
   ck_assert_int_eq(rc_memory_create_data(4 * MIB, &wish, &memory), -EINVAL);
 }
 
-/* ---- Huge pages in turns ---------------------------------------------------------------------------------------- */
+/* ---- Huge pages in turns --------------------------------------------------------------------- */
 
 static uintptr_t seeds[8];
 static unsigned seeds_count;
@@ -140,12 +145,14 @@ static int note_seeds(void *address, size_t bytes, int advice) {
   return advice == MADV_COLLAPSE ? -EINVAL : 0;
 }
 
-/* The kernel takes small pages in turns by their number; the collapsed page goes where its touched page is. */
+/* The kernel takes small pages in turns by their number; the collapsed page goes where its touched
+ * page is. */
 LOOP_TEST(the_touched_pages_of_an_interleaved_ring_take_turns, 0, 2) {
   const struct fake_file *const machines[] = {two_nodes, three_nodes};
   const uint64_t nodes[] = {2, 3}, huge = RC_HUGE_PAGE / rc_small_page();
   struct rc_memory memory;
-  struct rc_memory_wish wish = {.memory = RINGCAST_MEMORY_SHMEM_HUGE, .numa = RINGCAST_NUMA_INTERLEAVED};
+  struct rc_memory_wish wish = {.memory = RINGCAST_MEMORY_SHMEM_HUGE,
+                                .numa = RINGCAST_NUMA_INTERLEAVED};
   use_fake_files(machines[_i]);
   rc_os.advise = note_seeds;
   ck_assert_int_eq(rc_memory_create_data(16 * MIB, &wish, &memory), -EINVAL);
@@ -157,16 +164,18 @@ LOOP_TEST(the_touched_pages_of_an_interleaved_ring_take_turns, 0, 2) {
   }
 }
 
-/* ---- The real kernel -------------------------------------------------------------------------------------------- */
+/* ---- The real kernel ------------------------------------------------------------------------- */
 
 static int policy_of(void *address) {
   int policy = -1;
   unsigned long nodes[RC_MAX_NODES / (8 * sizeof(unsigned long))];
-  ck_assert_int_eq((int)syscall(SYS_get_mempolicy, &policy, nodes, RC_MAX_NODES + 1ul, address, MPOL_F_ADDR), 0);
+  ck_assert_int_eq(
+      (int)syscall(SYS_get_mempolicy, &policy, nodes, RC_MAX_NODES + 1ul, address, MPOL_F_ADDR), 0);
   return policy;
 }
 
-/* On a machine of one node the second one does not exist: the kernel takes the first, and refuses the second. */
+/* On a machine of one node the second one does not exist: the kernel takes the first, and refuses
+ * the second. */
 LOOP_TEST(the_policy_stays_with_the_file_in_both_mappings, 0, 2) {
   const struct {
     uint32_t numa;

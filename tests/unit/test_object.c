@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nested values: each token is read as it is meant, and a stream that is not one whole value is refused. Every stream
- * stands in a block of exactly its size. */
+/* Nested values: each token is read as it is meant, and a stream that is not one whole value is
+ * refused. Every stream stands in a block of exactly its size. */
 #include <errno.h>
 
 #include "ringcast/object.h"
 #include "tests/support/suite.h"
 #include "tests/support/tokens.h"
 
-/* ---- Tokens ----------------------------------------------------------------------------------------------------- */
+/* ---- Tokens ---------------------------------------------------------------------------------- */
 
 /* One of each tag, and what is read of it. */
 struct sample {
@@ -28,10 +28,10 @@ struct sample {
   { STREAM(text), .tag = RINGCAST_TAG_##name, .count = sizeof(text) - 3, .data = 2 }
 #define MANY(text, name) \
   { STREAM(text), .tag = RINGCAST_TAG_##name, .count = 2 }
-#define PACKED(width, numbers)                                                                                 \
-  {                                                                                                            \
-    STREAM(T_PACKED_LIST width "\2" numbers), RINGCAST_TAG_PACKED_LIST, .kind = (uint8_t)width[0], .count = 2, \
-                                                                        .data = 3                              \
+#define PACKED(width, numbers)                                                                     \
+  {                                                                                                \
+    STREAM(T_PACKED_LIST width "\2" numbers), RINGCAST_TAG_PACKED_LIST, .kind = (uint8_t)width[0], \
+                                                                        .count = 2, .data = 3      \
   }
 
 /* clang-format off */
@@ -79,7 +79,8 @@ static const struct sample SAMPLES[] = {
     PACKED("\x14", ONE),
     PACKED("\x18", ONE ONE),
     PACKED("\x28", ONE ONE),
-    {STREAM(T_PACKED_TUPLE "\x28\1" ONE), .tag = RINGCAST_TAG_PACKED_TUPLE, .kind = 0x28, .count = 1, .data = 3},
+    {STREAM(T_PACKED_TUPLE "\x28\1" ONE), .tag = RINGCAST_TAG_PACKED_TUPLE, .kind = 0x28,
+       .count = 1, .data = 3},
     BARE(T_RANGE "\0\1\2", RANGE),
     BARE(T_SLICE "\0\1\2", SLICE),
     {STREAM(T_CLASS "\1\3" "m\0C"), .tag = RINGCAST_TAG_CLASS, .kind = 1, .count = 3, .data = 3},
@@ -91,7 +92,8 @@ static const struct sample SAMPLES[] = {
     BARE(T_PART, PART),
     BARE(T_PART_BYTEARRAY, PART_BYTEARRAY),
     {STREAM(T_KIND "\5" T_NONE), .tag = RINGCAST_TAG_KIND, .kind = RINGCAST_STANDARD_UUID},
-    {STREAM(T_ARRAY "q\x10" ONE ONE), .tag = RINGCAST_TAG_ARRAY, .kind = 'q', .count = 16, .data = 3},
+    {STREAM(T_ARRAY "q\x10" ONE ONE), .tag = RINGCAST_TAG_ARRAY, .kind = 'q', .count = 16,
+       .data = 3},
     {STREAM(T_PART_ARRAY "d"), .tag = RINGCAST_TAG_PART_ARRAY, .kind = 'd'},
     {STREAM(T_LEAF "\xfd\0\0\0\1"), .tag = RINGCAST_TAG_LEAF, .count = 1u << 24},
     BARE(T_MARK T_LIST "\1\0", MARK),
@@ -170,7 +172,8 @@ TEST(each_tag_is_known_or_refused) {
     struct ringcast_object object;
     struct ringcast_token token;
     uint8_t *block = block_new(stream, sizeof stream, &object);
-    bool packed = tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
+    bool packed =
+        tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
     bool known = tag <= RINGCAST_TAG_ABSENT || tag == RINGCAST_TAG_KIND;
     bool good = known && !packed && tag != RINGCAST_TAG_SCALAR; /* of no bits */
     ck_assert_msg(ringcast_token_read(&object, &token) == (good ? 0 : -EPROTO), "tag %#x", tag);
@@ -223,28 +226,30 @@ TEST(numbers_of_no_known_width_are_refused) {
     bool good = kind != 0 && memchr(known, (int)kind, sizeof known - 1);
     ck_assert_int_eq(ringcast_token_read(&object, &token), good ? 0 : -EPROTO);
     object = (struct ringcast_object){scalar, scalar + sizeof scalar};
-    ck_assert_int_eq(ringcast_token_read(&object, &token), kind != 0 && kind % 8 == 0 ? 0 : -EPROTO);
+    ck_assert_int_eq(ringcast_token_read(&object, &token),
+                     kind != 0 && kind % 8 == 0 ? 0 : -EPROTO);
     scalar[3] = 2; /* lanes */
     object = (struct ringcast_object){scalar, scalar + sizeof scalar};
     ck_assert_int_eq(ringcast_token_read(&object, &token), -EPROTO);
   }
 }
 
-/* ---- Streams ---------------------------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 static int check(const void *stream, size_t bytes, struct ringcast_object_needs *out) {
   struct ringcast_object object;
   uint8_t *block = block_new(stream, bytes, &object);
   memset(out, 0xa5, sizeof *out);
   int rc = ringcast_object_check(block, bytes, out);
-  if (rc < 0) ck_assert_uint_eq(others_than(0xa5, out, sizeof *out), 0); /* and then nothing is said */
+  if (rc < 0)
+    ck_assert_uint_eq(others_than(0xa5, out, sizeof *out), 0); /* and then nothing is said */
   free(block);
   return rc;
 }
 
 /* So many of `before`, each within the one before it, and `last` in the innermost. */
-static int nest(const char *before, size_t before_bytes, int times, const char *last, size_t last_bytes,
-                struct ringcast_object_needs *out) {
+static int nest(const char *before, size_t before_bytes, int times, const char *last,
+                size_t last_bytes, struct ringcast_object_needs *out) {
   uint8_t *stream = malloc((size_t)times * before_bytes + last_bytes), *at = stream;
   for (int i = 0; i < times; i++, at += before_bytes) memcpy(at, before, before_bytes);
   memcpy(at, last, last_bytes);
@@ -258,9 +263,10 @@ TEST(containers_nest_so_deep_and_no_deeper) {
     const char *stream;
     size_t bytes;
     unsigned values; /* itself, and those before the next */
-  } containers[] = {{STREAM(T_LIST "\1"), 1},      {STREAM(T_TUPLE "\1"), 1},  {STREAM(T_SET "\1"), 1},
-                    {STREAM(T_FROZENSET "\1"), 1}, {STREAM(T_DICT "\1\0"), 2}, {STREAM(T_RANGE "\0\0"), 3},
-                    {STREAM(T_SLICE "\0\0"), 3},   {STREAM(T_KIND "\5"), 1}};
+  } containers[] = {{STREAM(T_LIST "\1"), 1},    {STREAM(T_TUPLE "\1"), 1},
+                    {STREAM(T_SET "\1"), 1},     {STREAM(T_FROZENSET "\1"), 1},
+                    {STREAM(T_DICT "\1\0"), 2},  {STREAM(T_RANGE "\0\0"), 3},
+                    {STREAM(T_SLICE "\0\0"), 3}, {STREAM(T_KIND "\5"), 1}};
   struct ringcast_object_needs needs;
   for (size_t i = 0; i < sizeof containers / sizeof *containers; i++) {
     const char *stream = containers[i].stream;
@@ -270,17 +276,22 @@ TEST(containers_nest_so_deep_and_no_deeper) {
     ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH + 1, STREAM(T_NONE), &needs), -EPROTO);
     ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH - 1, STREAM(T_LIST "\0"), &needs), 0);
     ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_LIST "\0"), &needs), -EPROTO);
-    ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_PACKED_LIST "\1\1\0"), &needs), 0);
+    ck_assert_int_eq(
+        nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_PACKED_LIST "\1\1\0"), &needs), 0);
   }
 }
 
 TEST(instances_and_members_are_containers_too) {
   struct ringcast_object_needs needs;
   const int most = RINGCAST_MAX_DEPTH;
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(A_DATACLASS T_OBJECT "\0"), &needs), 0);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(A_DATACLASS T_OBJECT "\0"), &needs), -EPROTO);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs), 0);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs), -EPROTO);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(A_DATACLASS T_OBJECT "\0"), &needs),
+                   0);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(A_DATACLASS T_OBJECT "\0"), &needs),
+                   -EPROTO);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs),
+                   0);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs),
+                   -EPROTO);
 }
 
 TEST(what_has_ended_is_not_deep_any_more) {
@@ -297,7 +308,8 @@ TEST(what_has_ended_is_not_deep_any_more) {
 }
 
 /* A class of `kind` with the names, and what follows. */
-static int with_class(uint8_t kind, const char *names, size_t names_bytes, const char *after, size_t after_bytes) {
+static int with_class(uint8_t kind, const char *names, size_t names_bytes, const char *after,
+                      size_t after_bytes) {
   struct ringcast_object_needs needs;
   uint8_t stream[256] = {RINGCAST_TAG_CLASS, kind, (uint8_t)names_bytes};
   memcpy(stream + 3, names, names_bytes);
@@ -309,7 +321,8 @@ TEST(instances_have_the_values_of_their_class) {
   for (unsigned kind = 0; kind < 256; kind++) {
     bool fields = kind >= RINGCAST_CLASS_DATACLASS && kind <= RINGCAST_CLASS_NAMEDTUPLE,
          is_enum = kind == RINGCAST_CLASS_ENUM, is_state = kind == RINGCAST_CLASS_INSTANCE;
-    int state = with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1" T_ABSENT T_NONE));
+    int state =
+        with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1" T_ABSENT T_NONE));
     ck_assert_int_eq(state, is_state ? 0 : -EPROTO);
     int instance = with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2"));
     int bare = with_class((uint8_t)kind, STREAM("m\0C"), STREAM(T_OBJECT "\0"));
@@ -318,31 +331,41 @@ TEST(instances_have_the_values_of_their_class) {
     ck_assert_int_eq(bare, fields ? 0 : -EPROTO);
     ck_assert_int_eq(member, is_enum ? 0 : -EPROTO);
   }
-  ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1")), -EPROTO);     /* too few */
-  ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2\3")), -EPROTO); /* too many */
-  ck_assert_int_eq(with_class(5, STREAM("m\0C\0x"), STREAM(T_OBJECT "\0\1")), -EPROTO);        /* no dict */
-  ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\1")), -EPROTO);             /* no such class */
+  ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1")),
+                   -EPROTO); /* too few */
+  ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2\3")),
+                   -EPROTO); /* too many */
+  ck_assert_int_eq(with_class(5, STREAM("m\0C\0x"), STREAM(T_OBJECT "\0\1")),
+                   -EPROTO); /* no dict */
+  ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\1")),
+                   -EPROTO); /* no such class */
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\xfe" ONE)), -EPROTO);
-  ck_assert_int_eq(with_class(4, STREAM("m\0E\0x"), STREAM(T_MEMBER "\0\x80")), -EPROTO); /* of an enum: none */
-  ck_assert_int_eq(with_class(1, STREAM("m"), STREAM(T_NONE)), -EPROTO);                  /* no name */
+  ck_assert_int_eq(with_class(4, STREAM("m\0E\0x"), STREAM(T_MEMBER "\0\x80")),
+                   -EPROTO);                                             /* of an enum: none */
+  ck_assert_int_eq(with_class(1, STREAM("m"), STREAM(T_NONE)), -EPROTO); /* no name */
   ck_assert_int_eq(with_class(1, STREAM(""), STREAM(T_NONE)), -EPROTO);
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_NONE)), 0);   /* none need be of it */
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM("")), -EPROTO); /* but a value is due */
 }
 
 TEST(there_are_so_many_classes_and_no_more) {
-  static const uint8_t class[] = {RINGCAST_TAG_CLASS, 1, 3, 'm', 0, 'C'}, last[] = {RINGCAST_TAG_OBJECT, 252, 255, 0};
+  static const uint8_t class[] = {RINGCAST_TAG_CLASS, 1, 3, 'm', 0, 'C'},
+                       last[] = {RINGCAST_TAG_OBJECT, 252, 255, 0};
   struct ringcast_object_needs needs;
-  ck_assert_int_eq(
-      nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES, (const char *)last, sizeof last, &needs), 0);
+  ck_assert_int_eq(nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES, (const char *)last,
+                        sizeof last, &needs),
+                   0);
   ck_assert_uint_eq(needs.classes, RINGCAST_MAX_CLASSES);
   ck_assert_uint_eq(needs.values, 1);
-  ck_assert_int_eq(nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES + 1, STREAM(T_NONE), &needs), -EPROTO);
+  ck_assert_int_eq(
+      nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES + 1, STREAM(T_NONE), &needs),
+      -EPROTO);
 }
 
 TEST(parts_and_leaves_are_counted) {
   struct ringcast_object_needs needs;
-  ck_assert_int_eq(check(STREAM(T_LIST "\5" T_PART T_LEAF "\7" T_PART_BYTEARRAY T_LEAF "\2" T_PART), &needs), 0);
+  ck_assert_int_eq(
+      check(STREAM(T_LIST "\5" T_PART T_LEAF "\7" T_PART_BYTEARRAY T_LEAF "\2" T_PART), &needs), 0);
   ck_assert_uint_eq(needs.parts, 3);
   ck_assert_uint_eq(needs.leaves, 8);
   ck_assert_uint_eq(needs.values, 6);
@@ -352,7 +375,8 @@ TEST(parts_and_leaves_are_counted) {
   ck_assert_uint_eq(needs.values, 1);
   ck_assert_int_eq(check(STREAM(T_LEAF "\xfe\xfe\xff\xff\xff\xff\xff\xff\xff"), &needs), 0);
   ck_assert_uint_eq(needs.leaves, UINT64_MAX);
-  ck_assert_int_eq(check(STREAM(T_LEAF "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), &needs), -EPROTO); /* plus 1 is 0 */
+  ck_assert_int_eq(check(STREAM(T_LEAF "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), &needs),
+                   -EPROTO); /* plus 1 is 0 */
 }
 
 TEST(a_text_comes_again_only_after_it_was_there) {
@@ -363,7 +387,8 @@ TEST(a_text_comes_again_only_after_it_was_there) {
   ck_assert_int_eq(check(STREAM(T_AGAIN "\0"), &needs), -EPROTO);
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_AGAIN "\0" T_NAMED "\1x"), &needs), -EPROTO);
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_NAMED "\1x" T_AGAIN "\1"), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_ASCII "\1x" T_AGAIN "\0"), &needs), -EPROTO); /* it has no number */
+  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_ASCII "\1x" T_AGAIN "\0"), &needs),
+                   -EPROTO); /* it has no number */
 }
 
 /* What a stream needs, or that it is refused. */
@@ -391,9 +416,11 @@ static void means(const struct meaning *cases, size_t count) {
 TEST(a_marked_value_comes_again_when_it_is_complete) {
   static const struct meaning cases[] = {
       {STREAM(T_LIST "\2" T_MARK T_LIST "\1\0" T_BACK "\0"), .marks = 1, .values = 4},
-      {STREAM(T_LIST "\3" T_MARK T_SET "\0" T_MARK T_SET "\0" T_BACK "\1"), .marks = 2, .values = 4},
+      {STREAM(T_LIST "\3" T_MARK T_SET "\0" T_MARK T_SET "\0" T_BACK "\1"), .marks = 2,
+       .values = 4},
       {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\0"), .marks = 2, .values = 3},
-      {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\1"), .rc = -EPROTO}, /* the list holds itself */
+      {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\1"),
+       .rc = -EPROTO}, /* the list holds itself */
       {STREAM(T_MARK T_LIST "\1" T_LIST "\1" T_BACK "\0"), .rc = -EPROTO},
       {STREAM(T_MARK T_LIST "\1" T_MARK T_LIST "\1" T_BACK "\0"), .rc = -EPROTO},
       {STREAM(T_MARK T_LIST "\1" T_LIST "\1" T_BACK "\1"), .marks = 1, .before = 1, .values = 3},
@@ -421,25 +448,33 @@ TEST(a_record_has_the_values_of_its_shape) {
       {STREAM(T_SHAPE "\1\x81x" T_NONE), .shapes = 1, .values = 1}, /* none need be of it */
       {STREAM(T_SHAPE "\1\x81x"), .rc = -EPROTO},                   /* but a value is due */
       {STREAM(T_SHAPE "\1" T_NAMED "\1x" T_RECORD "\0" T_AGAIN "\0"), .shapes = 1, .values = 2},
-      {STREAM(T_SHAPE "\2" T_UTF8 "\2\xc3\xa9" T_WTF8 "\3\xed\xa0\x80" T_RECORD "\0\0\0"), .shapes = 1, .values = 3},
+      {STREAM(T_SHAPE "\2" T_UTF8 "\2\xc3\xa9" T_WTF8 "\3\xed\xa0\x80" T_RECORD "\0\0\0"),
+       .shapes = 1, .values = 3},
       {STREAM(T_SHAPE "\1" T_AGAIN "\0" T_RECORD "\0\0"), .rc = -EPROTO},
-      {STREAM(T_SHAPE "\1\1" T_RECORD "\0\0"), .rc = -EPROTO}, /* a key that is an int, a part, none */
+      {STREAM(T_SHAPE "\1\1" T_RECORD "\0\0"),
+       .rc = -EPROTO}, /* a key that is an int, a part, none */
       {STREAM(T_SHAPE "\1" T_PART T_RECORD "\0\0"), .rc = -EPROTO},
       {STREAM(T_SHAPE "\2\x81x" T_RECORD "\0\0"), .rc = -EPROTO},
       {STREAM(T_SHAPE "\1\x81x" T_RECORD "\0"), .rc = -EPROTO},
       {STREAM(T_SHAPE "\1\x81x" T_RECORD "\0\0\0"), .rc = -EPROTO},
       {STREAM(T_SHAPE "\1\x81x" T_RECORD "\1\0"), .rc = -EPROTO},
       {STREAM(T_RECORD "\0"), .rc = -EPROTO},
-      {STREAM(T_LIST "\2" T_SHAPE "\1\x81x" T_SHAPE "\0" T_RECORD "\0\0" T_RECORD "\1"), .shapes = 2, .values = 4},
-      {STREAM(T_MARK T_SHAPE "\1\x81x" T_RECORD "\0" T_BACK "\0"), .rc = -EPROTO}, /* the record holds itself */
+      {STREAM(T_LIST "\2" T_SHAPE "\1\x81x" T_SHAPE "\0" T_RECORD "\0\0" T_RECORD "\1"),
+       .shapes = 2, .values = 4},
+      {STREAM(T_MARK T_SHAPE "\1\x81x" T_RECORD "\0" T_BACK "\0"),
+       .rc = -EPROTO}, /* the record holds itself */
   };
   struct ringcast_object_needs needs;
   MEANS(cases);
   const int depth = RINGCAST_MAX_DEPTH;
-  ck_assert_int_eq(nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES, STREAM(T_RECORD "\xfc\xff\0"), &needs), 0);
-  ck_assert_int_eq(nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES + 1, STREAM(T_NONE), &needs), -EPROTO);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth - 1, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs), 0);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs), -EPROTO);
+  ck_assert_int_eq(
+      nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES, STREAM(T_RECORD "\xfc\xff\0"), &needs), 0);
+  ck_assert_int_eq(nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES + 1, STREAM(T_NONE), &needs),
+                   -EPROTO);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth - 1, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs),
+                   0);
+  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs),
+                   -EPROTO);
 }
 
 TEST(a_stream_is_one_value) {

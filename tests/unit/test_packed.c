@@ -13,7 +13,8 @@ static const int64_t shape[] = {ELEMENTS};
 
 /* The frame's bytes; `memory` may start anywhere. */
 static size_t build(void *memory, size_t room) {
-  const struct ringcast_tensor tensor = {.data = numbers, .dtype = {0, 64, 1}, .ndim = 1, .shape = shape};
+  const struct ringcast_tensor tensor = {
+      .data = numbers, .dtype = {0, 64, 1}, .ndim = 1, .shape = shape};
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_builder builder;
   size_t bytes;
@@ -54,7 +55,8 @@ struct end {
 static void *send_often(void *argument) {
   struct end *end = argument;
   for (int i = 0; i < TIMES; i++)
-    if (ringcast_writer_send(end->writer, end->data, end->bytes, RINGCAST_KIND_TENSORS, RINGCAST_FOREVER) != 0)
+    if (ringcast_writer_send(end->writer, end->data, end->bytes, RINGCAST_KIND_TENSORS,
+                             RINGCAST_FOREVER) != 0)
       return NULL;
   return end;
 }
@@ -67,10 +69,12 @@ LOOP_TEST(a_packed_frame_goes_out_on_several_rings_by_several_threads, 0, 2) {
   for (int i = 0; i < ELEMENTS; i++) numbers[i] = i * i;
   size_t bytes = build(start, sizeof memory - 16);
   for (int i = 0; i < RINGS; i++) {
-    struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 16, .readers = 1};
+    struct ringcast_writer_options options = {
+        .size = sizeof options, .capacity = 1 << 16, .readers = 1};
     ends[i] = (struct end){.data = start, .bytes = bytes};
     ck_assert_int_eq(ringcast_writer_create_ex(&options, &ends[i].writer), 0);
-    ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(ends[i].writer), &ends[i].reader), 0);
+    ck_assert_int_eq(
+        ringcast_reader_attach(ringcast_writer_handle(ends[i].writer), &ends[i].reader), 0);
     ck_assert_int_eq(pthread_create(&ends[i].thread, NULL, send_often, &ends[i]), 0);
   }
   for (int k = 0; k < TIMES; k++)

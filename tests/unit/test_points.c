@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens at named points of the code (ring/point.h), with which the library is compiled here: a hostile peer
- * strikes, and a reader looks at each step of a writer's close. */
+/* What happens at named points of the code (ring/point.h), with which the library is compiled here:
+ * a hostile peer strikes, and a reader looks at each step of a writer's close. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -15,9 +15,11 @@ void rc_test_point(unsigned point) {
   if (at_point) at_point(point);
 }
 
-/* ---- A peer that takes every slot again as soon as the slot is free, in the name of a dead process -------------- */
+/* ---- A peer that takes every slot again as soon as the slot is free, in the name of a dead
+ * process  */
 
-#define MOST 100000 /* strikes: without a bound in the library, the peer strikes so often and then gives up */
+/* Strikes: without a bound in the library, the peer strikes so often and then gives up. */
+#define MOST 100000
 
 static struct rc_control *control;
 static uint32_t slots;
@@ -30,7 +32,8 @@ static enum rc_point where = RC_POINT_COUNT;
 static void refill(void) {
   for (uint32_t i = 0; i < slots; i++)
     if (rc_owner_state(rc_load_acquire(&control->slots[i].owner)) == RC_SLOT_FREE)
-      rc_store_release(&control->slots[i].owner, rc_owner_make((uint32_t)getpid(), 1, ++turn, state));
+      rc_store_release(&control->slots[i].owner,
+                       rc_owner_make((uint32_t)getpid(), 1, ++turn, state));
 }
 
 static void strike(unsigned point) {
@@ -56,7 +59,8 @@ TEST(a_peer_that_refills_slots_does_not_keep_reserve) {
   SCOPED_WRITER writer = make_evicting_writer();
   int result = 0;
   strike_at(RC_POINT_REAPED, writer, RC_SLOT_ACTIVE);
-  for (int i = 0; i < 200 && result == 0; i++) result = ringcast_writer_send(writer, "frame", 5, 0, 0);
+  for (int i = 0; i < 200 && result == 0; i++)
+    result = ringcast_writer_send(writer, "frame", 5, 0, 0);
   ck_assert_int_eq(result, -EAGAIN);
   ck_assert_int_gt(strikes, 0);
   ck_assert_int_le(strikes, 10 * (int)slots);
@@ -72,10 +76,10 @@ TEST(a_peer_that_refills_slots_does_not_keep_attach) {
   ck_assert_int_le(strikes, 20); /* each is followed by a look at all slots */
 }
 
-/* ---- A writer's close ------------------------------------------------------------------------------------------- */
+/* ---- A writer's close ------------------------------------------------------------------------ */
 
-static const enum rc_point order[] = {RC_POINT_CLOSE, RC_POINT_DROPPED, RC_POINT_CLOSED, RC_POINT_CLOSE_TOLD,
-                                      RC_POINT_UNMAPPED};
+static const enum rc_point order[] = {RC_POINT_CLOSE, RC_POINT_DROPPED, RC_POINT_CLOSED,
+                                      RC_POINT_CLOSE_TOLD, RC_POINT_UNMAPPED};
 enum { STEPS = sizeof order / sizeof *order };
 
 static ringcast_writer *closing; /* NULL: the points are of another call */
@@ -84,7 +88,9 @@ static int step;
 static uint32_t announced;
 
 static bool is_closed(void) { return rc_load_acquire(&reader->ring.view.control->closed) != 0; }
-static bool is_asleep(void) { return rc_eventcount_is_asleep(&reader->ring.view.control->not_empty); }
+static bool is_asleep(void) {
+  return rc_eventcount_is_asleep(&reader->ring.view.control->not_empty);
+}
 static int look(void) { return ringcast_reader_next(reader, 0, &(struct ringcast_frame){0}); }
 
 static void look_at_step(unsigned point) {
@@ -111,7 +117,9 @@ static void look_at_step(unsigned point) {
   case 3: ck_assert(!is_asleep()); /* fall through */
   default: ck_assert_int_eq(look(), -EPIPE);
   }
-  if (step == 2) ck_assert(!rc_writer_is_open(writer)); /* the large frame is given up before the ring is closed */
+  if (step == 2)
+    ck_assert(
+        !rc_writer_is_open(writer)); /* the large frame is given up before the ring is closed */
   closing = writer;
 }
 
@@ -130,7 +138,8 @@ TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   ringcast_reader_close(reader);
 }
 
-/* ---- A reader that joins at the newest frame, which lies in spill memory, while the writer takes the memory back --
+/* ---- A reader that joins at the newest frame, which lies in spill memory, while the writer takes
+ * the memory back --
  */
 
 static ringcast_writer *taking;
@@ -159,7 +168,8 @@ static void expect_large(uint64_t number) {
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
 }
 
-/* Before the floor is told, the reader starts at the frame, and the look that follows finds the reader. */
+/* Before the floor is told, the reader starts at the frame, and the look that follows finds the
+ * reader. */
 TEST(a_reader_that_joins_before_the_floor_is_told_keeps_the_newest_frame) {
   SCOPED_WRITER writer = taking = writer_of(.capacity = 4096, .spill_bytes = SPILL);
   ck_assert_int_eq(send_large(0), 0);

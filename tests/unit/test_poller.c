@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The poller's descriptor: whatever makes it readable is never missed, and nothing else makes it readable. */
+/* The poller's descriptor: whatever makes it readable is never missed, and nothing else makes it
+ * readable. */
 #define _GNU_SOURCE
 #include "shm/poller.h"
 
@@ -14,7 +15,7 @@ static struct rc_eventcount *event;
 static struct rc_poller *poller;
 static struct peer peer;
 
-/* ---- What makes it readable, one row each ----------------------------------------------------------------------- */
+/* ---- What makes it readable, one row each ---------------------------------------------------- */
 
 static void signal_it(void) { rc_wake(event); }
 
@@ -22,9 +23,13 @@ static void signal_in_child(void *nothing) {
   (void)nothing;
   rc_wake(event);
 }
-static void signal_from_another_process(void) { child_must_succeed(start_child(signal_in_child, NULL)); }
+static void signal_from_another_process(void) {
+  child_must_succeed(start_child(signal_in_child, NULL));
+}
 
-static void let_time_pass(void) { ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), 1000000), 0); }
+static void let_time_pass(void) {
+  ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), 1000000), 0);
+}
 static void arm_for_a_time_in_the_past(void) {
   ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), INT64_MIN), 0);
 }
@@ -35,7 +40,9 @@ static void arm_with_an_old_value(void) {
 }
 
 static void watch_peer(void) { rc_poller_watch(poller, 1, 7, &peer.watch); }
-static void end_peer(void) { ck_assert_int_eq(kill(peer.pid, SIGKILL), 0); } /* a zombie: nothing has waited for it */
+static void end_peer(void) {
+  ck_assert_int_eq(kill(peer.pid, SIGKILL), 0);
+} /* a zombie: nothing has waited for it */
 static void watch_one_that_has_ended(void) {
   kill_child(peer.pid);
   watch_peer();
@@ -144,7 +151,7 @@ LOOP_TEST(two_pollers_of_one_event_are_both_told, 0, WAYS) {
   rc_poller_close(second);
 }
 
-/* ---- Processes -------------------------------------------------------------------------------------------------- */
+/* ---- Processes ------------------------------------------------------------------------------- */
 
 LOOP_TEST(the_one_of_many_that_has_ended_is_found, 0, 2) {
   enum { PEERS = 8 };
@@ -196,7 +203,7 @@ LOOP_TEST(a_process_without_a_pidfd_is_looked_at_each_slice, 0, WAYS) {
   rc_poller_close(poller);
 }
 
-/* ---- Many rounds ------------------------------------------------------------------------------------------------ */
+/* ---- Many rounds ----------------------------------------------------------------------------- */
 
 LOOP_TEST(no_signal_of_many_is_lost_and_epoll_is_not_interrupted, 0, WAYS) {
   if (!choose(_i, __func__)) return;

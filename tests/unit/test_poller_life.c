@@ -48,7 +48,8 @@ LOOP_TEST(close_is_prompt_in_every_state_and_leaks_nothing, 0, WAYS) {
     rc_poller_close(poller);
   }
   ck_assert_int_eq(open_descriptors(), descriptors);
-  while (threads() != before) sched_yield(); /* a thread that was joined is still listed for a moment */
+  while (threads() != before)
+    sched_yield(); /* a thread that was joined is still listed for a moment */
   rc_poller_close(NULL);
 }
 
@@ -101,7 +102,9 @@ LOOP_TEST(nothing_is_handed_on_by_exec, 0, WAYS) {
 }
 
 /* As programs do that close what they don't know: the number is a pipe's from now on. */
-static void take_number(int number, const int ends[2]) { ck_assert_int_eq(dup2(ends[0], number), number); }
+static void take_number(int number, const int ends[2]) {
+  ck_assert_int_eq(dup2(ends[0], number), number);
+}
 
 static bool is_pipe(int number) {
   struct stat file;
@@ -253,7 +256,8 @@ TEST(where_io_uring_is_forbidden_the_thread_serves) {
   ck_assert_int_eq(probe_uring(), -EPERM);
   pthread_t thread;
   struct mover mover = {late, &moved};
-  ck_assert_int_eq(pthread_create(&thread, NULL, clear_and_arm, &mover), 0); /* would need a new ring */
+  ck_assert_int_eq(pthread_create(&thread, NULL, clear_and_arm, &mover),
+                   0); /* would need a new ring */
   pthread_join(thread, NULL);
   struct rc_poller *poller = make(BY_THREAD, &event);
   arm(poller, &event);

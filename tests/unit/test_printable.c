@@ -23,7 +23,8 @@ static const struct {
     {"\u200a\u200b\u200f\u2010", 0, "\u200a\\xe2\\x80\\x8b\\xe2\\x80\\x8f\u2010"},
     {"\u2027\u2028\u2029\u202a\u202e\u202f", 0,
      "\u2027\\xe2\\x80\\xa8\\xe2\\x80\\xa9\\xe2\\x80\\xaa\\xe2\\x80\\xae\u202f"},
-    {"\u2060\u2066\u2069\u2070\ufeff", 0, "\\xe2\\x81\\xa0\\xe2\\x81\\xa6\\xe2\\x81\\xa9\u2070\\xef\\xbb\\xbf"},
+    {"\u2060\u2066\u2069\u2070\ufeff", 0,
+     "\\xe2\\x81\\xa0\\xe2\\x81\\xa6\\xe2\\x81\\xa9\u2070\\xef\\xbb\\xbf"},
     {"\u061c\ufff9\U000e0041", 0, "\\xd8\\x9c\\xef\\xbf\\xb9\\xf3\\xa0\\x81\\x81"},
     {"\x80\xff", 0, "\\x80\\xff"},              /* begin no character */
     {"\xc0\x80\xe0\x80\x80\xf0\x80\x80\x80", 0, /* longer than need be */

@@ -128,7 +128,8 @@ static void look_from_where_proc_is_hidden(void *context) {
   child_must(rc_process_find(watch->pid, &process) == -EIO);
   child_must(rc_watch_look(watch) == RC_PROCESS_RUNNING);
   gate_open(&stop);
-  gate_wait(&stopped); /* it is dead, and nobody has waited for it; its main thread alone could have ended */
+  gate_wait(&stopped); /* it is dead, and nobody has waited for it; its main thread alone could have
+                          ended */
   const bool by_pidfd = getenv("RINGCAST_DISABLE")[0] == 0;
   child_must(rc_watch_look(watch) == (by_pidfd ? RC_PROCESS_ENDED : -EIO));
 }
@@ -177,7 +178,8 @@ TEST(a_descriptor_that_was_taken_away_makes_nobody_dead) {
     struct rc_watch watch = watch_of(child);
     must_be_alive(watch);
     int number = watch.fd;
-    if (replaced) ck_assert_int_eq(dup2(ends[0], number), number); /* something readable that is no pidfd */
+    if (replaced)
+      ck_assert_int_eq(dup2(ends[0], number), number); /* something readable that is no pidfd */
     else close(number);
     must_be_alive(watch);
     must_be_alive(watch);
@@ -229,12 +231,13 @@ static void meet(pid_t child, int fate) {
   if (fate == HAS_LOST_ITS_MAIN_THREAD)
     while (state_of(child) != 'Z') sched_yield();
   if (fate == IS_A_ZOMBIE || fate == IS_GONE) ck_assert_int_eq(kill(child, SIGKILL), 0);
-  if (fate == IS_A_ZOMBIE) ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+  if (fate == IS_A_ZOMBIE)
+    ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
   if (fate == IS_GONE) ck_assert_int_eq(waitpid(child, NULL, 0), child);
 }
 
-/* With the limit at 0 not even poll works. Three watches: opened before, opened too late, and one whose number the
- * program has closed since and uses for a quiet pipe. */
+/* With the limit at 0 not even poll works. Three watches: opened before, opened too late, and one
+ * whose number the program has closed since and uses for a quiet pipe. */
 LOOP_TEST(without_descriptors_the_end_is_still_seen, 0, WAYS *FATES) {
   const int fate = _i / WAYS;
   int ends[2];
@@ -242,7 +245,8 @@ LOOP_TEST(without_descriptors_the_end_is_still_seen, 0, WAYS *FATES) {
   if (!choose(_i % WAYS, __func__)) return;
   if (cannot_under("qemu", __func__, "qemu does not read another process's memory")) return;
   ck_assert_int_eq(pipe(ends), 0);
-  pid_t child = start_child(fate == HAS_LOST_ITS_MAIN_THREAD ? leave_a_thread_behind : live_for_ever, NULL);
+  pid_t child =
+      start_child(fate == HAS_LOST_ITS_MAIN_THREAD ? leave_a_thread_behind : live_for_ever, NULL);
   struct rc_watch early = watch_of(child), late = watch_of(child), closed = watch_of(child);
   must_be_alive(early);
   must_be_alive(closed);
@@ -254,7 +258,8 @@ LOOP_TEST(without_descriptors_the_end_is_still_seen, 0, WAYS *FATES) {
   for (int i = 0; i < 3; i++) states[i] = rc_watch_look(watches[i]);
   limit_descriptors(most);
   ck_assert_int_eq(found, -EMFILE);
-  for (int i = 0; i < 3; i++) ck_assert_int_eq(states[i], fate < IS_A_ZOMBIE ? RC_PROCESS_RUNNING : RC_PROCESS_ENDED);
+  for (int i = 0; i < 3; i++)
+    ck_assert_int_eq(states[i], fate < IS_A_ZOMBIE ? RC_PROCESS_RUNNING : RC_PROCESS_ENDED);
   for (int i = 0; i < 3; i++) rc_watch_close(watches[i]);
   if (fate < IS_A_ZOMBIE) kill_child(child);
 }
@@ -271,7 +276,9 @@ TEST(what_can_not_be_told_is_an_error) {
   ck_assert_int_eq(gone, RC_PROCESS_ENDED);
 }
 
-static void must_be_one_fork_more(void *before) { child_must(rc_fork_count() == *(uint32_t *)before + 1); }
+static void must_be_one_fork_more(void *before) {
+  child_must(rc_fork_count() == *(uint32_t *)before + 1);
+}
 
 TEST(a_fork_is_counted_in_the_child_only) {
   uint32_t before = rc_fork_count();

@@ -51,7 +51,8 @@ static void close_file(void) {
 
 static void copy(uint64_t seed, uint64_t bytes) {
   fill(seed, bytes);
-  ck_assert_int_eq(recording_copy(writer, (uint16_t)(seed % 3), data, bytes, seed * 64, (int64_t)seed), 0);
+  ck_assert_int_eq(
+      recording_copy(writer, (uint16_t)(seed % 3), data, bytes, seed * 64, (int64_t)seed), 0);
 }
 
 static void copy_and_keep(uint64_t seed, uint64_t bytes, int *result) {
@@ -62,7 +63,8 @@ static void copy_and_keep(uint64_t seed, uint64_t bytes, int *result) {
 }
 
 /* Whether the frame is whole. */
-static bool check_frame(struct recording *recording, const struct recording_item *item, int number) {
+static bool check_frame(struct recording *recording, const struct recording_item *item,
+                        int number) {
   static uint8_t found[HUGE_FRAME + 64];
   const struct expected *frame = &kept[number];
   ck_assert_int_lt(number, kept_count);
@@ -84,10 +86,11 @@ static int read_back(bool ended) {
   int found, frames = 0, found_gaps = 0;
   ck_assert_msg(recording_open(path, NULL, &recording, why) == 0, "%s", why);
   ck_assert_str_eq(recording_header_of(recording)->name, "a.ring");
-  ck_assert_int_eq(recording_facts_of(recording)->is_ended, ended); /* found at the end of the file, before reading */
+  ck_assert_int_eq(recording_facts_of(recording)->is_ended,
+                   ended); /* found at the end of the file, before reading */
   while ((found = recording_next(recording, &item)) != RECORDING_FOUND_END) {
-    ck_assert_msg(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP, "%d at %llu", found,
-                  (unsigned long long)item.offset);
+    ck_assert_msg(found == RECORDING_FOUND_FRAME || found == RECORDING_FOUND_GAP, "%d at %llu",
+                  found, (unsigned long long)item.offset);
     found_gaps += found == RECORDING_FOUND_GAP;
     if (found != RECORDING_FOUND_FRAME) continue;
     ck_assert_int_eq(recording_pass(recording), 0);
@@ -122,7 +125,8 @@ static uint64_t size_of(uint64_t chance) {
   return mix(chance) % (most[chance % 6] + 1);
 }
 
-/* Some frames, kept together; together no more than a chunk, or one alone, as the recorder has it. */
+/* Some frames, kept together; together no more than a chunk, or one alone, as the recorder has
+ * it. */
 static void put_group(uint64_t seed) {
   int count = 1 + (int)(mix(seed) % 5);
   uint64_t bytes_so_far = 0;
@@ -179,7 +183,8 @@ TEST(what_is_flushed_is_in_the_file) {
 
 /* At any length of the file: whole frames from the first on, and what the file has room for. */
 LOOP_TEST(a_full_disk_leaves_whole_frames, 0, 60) {
-  const struct rlimit limit = {.rlim_cur = 4096 + (rlim_t)(mix((uint64_t)_i) % 200000), .rlim_max = RLIM_INFINITY};
+  const struct rlimit limit = {.rlim_cur = 4096 + (rlim_t)(mix((uint64_t)_i) % 200000),
+                               .rlim_max = RLIM_INFINITY};
   struct recording *recording;
   struct recording_item item;
   char why[256];
@@ -208,7 +213,7 @@ LOOP_TEST(a_full_disk_leaves_whole_frames, 0, 60) {
   unlink(path);
 }
 
-/* ---- A file of a few blocks, made long by holes ----------------------------------------------------------------- */
+/* ---- A file of a few blocks, made long by holes ---------------------------------------------- */
 
 static const struct claim {
   uint64_t bytes;
@@ -229,7 +234,8 @@ static struct recording *open_claim(const struct claim *claim) {
                                     .line = RECORDING_LINE,
                                     .record_bytes = sizeof(struct recording_record),
                                     .id = 7};
-  struct recording_record record = {.magic = RECORDING_RECORD_MAGIC, .type = RECORDING_FRAME, .bytes = claim->bytes};
+  struct recording_record record = {
+      .magic = RECORDING_RECORD_MAGIC, .type = RECORDING_FRAME, .bytes = claim->bytes};
   struct recording *recording;
   char why[256];
   int fd = memfd_create("claim", MFD_CLOEXEC);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames that are kept, by the public API within one process and its children: what they are, and for how long. */
+/* Frames that are kept, by the public API within one process and its children: what they are, and
+ * for how long. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,11 +19,12 @@ static uint64_t have(const char *kind) {
   return strtoull(line + strlen(kind), NULL, 10) << 10;
 }
 
-/* ---- What is kept ----------------------------------------------------------------------------------------------- */
+/* ---- What is kept ---------------------------------------------------------------------------- */
 
 TEST(what_is_kept_is_the_readers_own) {
   SCOPED_WRITER writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach(writer, 1), *first = attach_retainer(writer), *second = attach_retainer(writer);
+  ringcast_reader *reader = attach(writer, 1), *first = attach_retainer(writer),
+                  *second = attach_retainer(writer);
   ck_assert_int_eq(send(writer, 1, MIB + 5), 0);
   struct retained one = keep(first, 1, MIB + 5), other = keep(second, 1, MIB + 5);
   write_to(&one);
@@ -61,8 +63,9 @@ static void take_number(int number) {
 
 static int silent_pagemap(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-/* A few bytes are written to some of its pages, or now and then to all, or to none. From the second time on nothing
- * tells which they are: each then counts as written to in every page, and fewer are kept. */
+/* A few bytes are written to some of its pages, or now and then to all, or to none. From the second
+ * time on nothing tells which they are: each then counts as written to in every page, and fewer are
+ * kept. */
 LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 3) {
   enum { MOST = 40 };
   const uint64_t rounds = _i == 0 ? MOST : 9;
@@ -79,8 +82,10 @@ LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 3) {
     let_it_keep(writer, reader);
     struct retained retained = send_and_keep(writer, reader, i, bytes);
     places[i] = retained.place;
-    for (uint64_t j = 0; j < i; j++) again += places[j] < places[i] + MIB && places[i] < places[j] + MIB;
-    for (size_t at = 0; i % 3 && at < bytes; at += 4096 * (all ? 1 : 1 + mix(at + i) % 9)) retained.data[at] ^= 1;
+    for (uint64_t j = 0; j < i; j++)
+      again += places[j] < places[i] + MIB && places[i] < places[j] + MIB;
+    for (size_t at = 0; i % 3 && at < bytes; at += 4096 * (all ? 1 : 1 + mix(at + i) % 9))
+      retained.data[at] ^= 1;
     if (i % 3) ck_assert(!is_whole(&retained));
     ringcast_retained_release(retained.handle);
     settle(reader);
@@ -115,7 +120,7 @@ LOOP_TEST(it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread, 0,
   drop(&retained[1]);
 }
 
-/* ---- When it is better not to ----------------------------------------------------------------------------------- */
+/* ---- When it is better not to ---------------------------------------------------------------- */
 
 /* Of 257 pages that a frame of 1 MiB has, behind its first 16 bytes: a quarter, and one more. */
 TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
@@ -128,7 +133,8 @@ TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
   for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
     ck_assert_int_eq(ringcast_reader_retains(reader), 1);
     struct retained retained = send_and_keep(writer, reader, i, MIB);
-    for (size_t page = 0; page < rounds[i].pages; page++) retained.data[page == 256 ? MIB - 1 : page * 4096] ^= 1;
+    for (size_t page = 0; page < rounds[i].pages; page++)
+      retained.data[page == 256 ? MIB - 1 : page * 4096] ^= 1;
     ringcast_retained_release(retained.handle);
     ck_assert_int_eq(ringcast_reader_retains(reader), 1); /* it is seen only then: */
     settle(reader);
@@ -164,7 +170,7 @@ LOOP_TEST(closing_copies_nothing_once_the_writer_has_closed, 0, 2) {
   child_must_succeed(start_child(_i == 0 ? close_writer_first : close_reader_first, NULL));
 }
 
-/* ---- Forks and locked memory ------------------------------------------------------------------------------------ */
+/* ---- Forks and locked memory ----------------------------------------------------------------- */
 
 struct family {
   ringcast_writer *writer;
@@ -198,7 +204,9 @@ static void look_in_child(void *context) {
 TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   struct family family = {.writer = make_writer(16 * MIB), .overwritten = gate_make()};
   family.reader = attach_retainer(family.writer);
-  for (uint64_t i = 0; i < 3; i++) { family.retained[i] = send_and_keep(family.writer, family.reader, i, MIB); }
+  for (uint64_t i = 0; i < 3; i++) {
+    family.retained[i] = send_and_keep(family.writer, family.reader, i, MIB);
+  }
   memset(family.retained[1].data, 0, MIB / 2);
   pattern_fill(family.retained[1].data, MIB, family.retained[1].number += 7);
   ringcast_retained_release(family.retained[2].handle); /* and not settled when the child is made */
@@ -218,8 +226,8 @@ TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   ringcast_writer_close(family.writer);
 }
 
-/* A library that was loaded before ringcast: its handler runs after ringcast's, which hold locks until the fork is
- * done, and takes a lock under which another thread releases a retained frame. */
+/* A library that was loaded before ringcast: its handler runs after ringcast's, which hold locks
+ * until the fork is done, and takes a lock under which another thread releases a retained frame. */
 static struct {
   pthread_mutex_t mutex;
   atomic_bool is_taken, is_forking;
@@ -258,11 +266,12 @@ TEST(a_frame_is_released_under_a_lock_that_a_fork_waits_for) {
   ringcast_writer_close(writer);
 }
 
-/* What mlockall(MCL_CURRENT) does to the mapping of what is kept, which is the child's own then, all of it, with what
- * the file had there; and not to the rest, for a sanitizer's shadow is larger than any machine. (AddressSanitizer makes
- * it do nothing, and munlock.) */
+/* What mlockall(MCL_CURRENT) does to the mapping of what is kept, which is the child's own then,
+ * all of it, with what the file had there; and not to the rest, for a sanitizer's shadow is larger
+ * than any machine. (AddressSanitizer makes it do nothing, and munlock.) */
 static bool lock_mapping(const struct ringcast_reader *reader, const struct retained *retained) {
-  const uint8_t *start = retained->data - ((const uint8_t *)retained->place - reader->segment.spill.base);
+  const uint8_t *start =
+      retained->data - ((const uint8_t *)retained->place - reader->segment.spill.base);
   return mlock(start, reader->segment.spill.bytes) == 0;
 }
 
@@ -301,7 +310,8 @@ LOOP_TEST(a_process_that_locks_its_memory_sees_the_right_bytes_and_does_not_get_
   int status;
   pid_t pid = start_child(_i == 0 ? lock_what_is_there : lock_what_will_be, NULL);
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) tell_skipped(__func__, "no right to lock so much (ulimit -l)");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+    tell_skipped(__func__, "no right to lock so much (ulimit -l)");
   else ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x", status);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames that can't be kept, by the public API within one process: they are refused, and held as before. */
+/* Frames that can't be kept, by the public API within one process: they are refused, and held as
+ * before. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,9 +9,10 @@
 #include "tests/support/retain.h"
 #include "tests/support/switches.h"
 
-/* ---- What can't be kept ----------------------------------------------------------------------------------------- */
+/* ---- What can't be kept ---------------------------------------------------------------------- */
 
-static void must_not_be_kept(ringcast_reader *reader, const struct ringcast_frame *frame, int code, const char *word) {
+static void must_not_be_kept(ringcast_reader *reader, const struct ringcast_frame *frame, int code,
+                             const char *word) {
   ringcast_retained *retained = NULL;
   void *data = NULL;
   ck_assert_int_eq(ringcast_reader_retain(reader, frame, &retained, &data), code);
@@ -48,7 +50,8 @@ TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
   ck_assert_int_eq(ringcast_reader_retains(reader), 1);
 }
 
-/* What was dropped counts, too, until the reader's next call; and what has become the reader's own does not. */
+/* What was dropped counts, too, until the reader's next call; and what has become the reader's own
+ * does not. */
 TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
   SCOPED_WRITER writer = make_writer(8 * MIB);
   SCOPED_READER reader = attach_retainer(writer);
@@ -112,7 +115,8 @@ TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
   void *data;
   struct retained retained = send_and_keep(writer, reader, 1, MIB);
   uint64_t offset = (uint64_t)((const uint8_t *)retained.place - reader->segment.spill.base);
-  const uint64_t bad[][2] = {{offset, MIB}, {offset + 4096, 64}, {offset + MIB - 64, 4096}, {16, 3 * MIB}};
+  const uint64_t bad[][2] = {
+      {offset, MIB}, {offset + 4096, 64}, {offset + MIB - 64, 4096}, {16, 3 * MIB}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     let_it_keep(writer, reader);
     lie(writer, bad[i][0], bad[i][1]);
@@ -180,9 +184,11 @@ TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
   must_not_be_kept(reader, &frame, -EINVAL, "left its ring");
 }
 
-/* Not for being slow, as then nothing is kept: its cursor can't be right, so it is as good as dead. */
+/* Not for being slow, as then nothing is kept: its cursor can't be right, so it is as good as
+ * dead. */
 TEST(who_was_evicted_keeps_nothing_more) {
-  SCOPED_WRITER writer = writer_of(.capacity = 65536, .spill_bytes = 4 * MIB, .on_death = RINGCAST_EVICT);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 65536, .spill_bytes = 4 * MIB, .on_death = RINGCAST_EVICT);
   SCOPED_READER reader = attach_retainer(writer);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
   struct retained retained = keep(reader, 0, MIB);
@@ -196,10 +202,12 @@ TEST(who_was_evicted_keeps_nothing_more) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -ESTALE);
 }
 
-/* An hour: nobody is evicted here. What would be overwritten as soon as its reader is must not be kept at all. */
+/* An hour: nobody is evicted here. What would be overwritten as soon as its reader is must not be
+ * kept at all. */
 LOOP_TEST(where_the_slow_are_evicted_all_is_to_be_copied, 0, 2) {
-  SCOPED_WRITER writer = writer_of(.capacity = 65536, .spill_bytes = 4 * MIB, .slow_ns = (int64_t)3600 * 1000000000,
-                                   .on_slow = _i == 0 ? RINGCAST_EVICT : RINGCAST_FAIL);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 65536, .spill_bytes = 4 * MIB, .slow_ns = (int64_t)3600 * 1000000000,
+                .on_slow = _i == 0 ? RINGCAST_EVICT : RINGCAST_FAIL);
   SCOPED_READER reader = attach_retainer(writer);
   for (uint64_t i = 0; i < 6; i++) {
     ck_assert_int_eq(send(writer, i, 40000), 0);
@@ -212,14 +220,16 @@ LOOP_TEST(where_the_slow_are_evicted_all_is_to_be_copied, 0, 2) {
   }
 }
 
-/* ---- Where it can't be had -------------------------------------------------------------------------------------- */
+/* ---- Where it can't be had ------------------------------------------------------------------- */
 
 static int no_pagemap(void) { return -EACCES; }
 
 static struct rc_os real;
 
-static int map_nothing_private(void *address, size_t bytes, int protection, int flags, int fd, void **out) {
-  return flags & MAP_PRIVATE && fd >= 0 ? -ENOMEM : real.map(address, bytes, protection, flags, fd, out);
+static int map_nothing_private(void *address, size_t bytes, int protection, int flags, int fd,
+                               void **out) {
+  return flags & MAP_PRIVATE && fd >= 0 ? -ENOMEM
+                                        : real.map(address, bytes, protection, flags, fd, out);
 }
 
 enum { SWITCHED_OFF, NO_PAGEMAP, NO_MAPPING, NOT_ASKED_FOR, NO_SPILL_MEMORY, LACKS };

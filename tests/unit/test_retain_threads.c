@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers keep frames, and other threads look at them, write to them and drop them, while the writer goes on with too
- * little spill memory: it waits for what is kept again and again. All bytes are checked. */
+/* Readers keep frames, and other threads look at them, write to them and drop them, while the
+ * writer goes on with too little spill memory: it waits for what is kept again and again. All bytes
+ * are checked. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -26,7 +27,8 @@ struct party {
   int count;
   bool ended;
   _Atomic int dropped;
-  int retained, own;           /* frames that were kept; and after how many there were some that had become its own */
+  int retained,
+      own; /* frames that were kept; and after how many there were some that had become its own */
   int life_kept, life_dropped; /* kept since it attached, and what `dropped` was then */
 };
 
@@ -65,13 +67,15 @@ static void *drop_all(void *context) {
     }
     if (random % 8 == 0) sched_yield();
     child_must(is_whole(&retained));
-    rc_add_acq_rel(&party->dropped, 1); /* before it is: who counts what was given back finds no fewer */
+    rc_add_acq_rel(&party->dropped,
+                   1); /* before it is: who counts what was given back finds no fewer */
     ringcast_retained_release(retained.handle);
   }
   return NULL;
 }
 
-/* More was given back than has been dropped, although what was kept before it attached may count among that. */
+/* More was given back than has been dropped, although what was kept before it attached may count
+ * among that. */
 static bool has_owned(const struct party *party) {
   int given_back = party->life_kept - (int)party->reader->retained;
   return given_back > rc_load_acquire(&party->dropped) - party->life_dropped;
@@ -88,7 +92,8 @@ static int read_one_frame(struct party *party, uint64_t *least) {
   child_must(n >= *least && frame.bytes == bytes_of(n));
   *least = n + 1;
   if (ringcast_reader_retain(party->reader, &frame, &retained, &data) == 0) {
-    hand_over(party, (struct retained){.handle = retained, .data = data, .number = n, .bytes = frame.bytes});
+    hand_over(party, (struct retained){
+                         .handle = retained, .data = data, .number = n, .bytes = frame.bytes});
     party->retained++, party->life_kept++;
     return 0;
   }
@@ -99,7 +104,8 @@ static int read_one_frame(struct party *party, uint64_t *least) {
 /* Who attaches anew has learned nothing, and what was kept before is still there. */
 static void *read_all(void *context) {
   struct party *party = context;
-  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_RETAIN};
+  struct ringcast_reader_options options = {.size = sizeof options,
+                                            .flags = RINGCAST_READER_RETAIN};
   uint64_t least = 0;
   for (int result = 0; result == 0;) {
     party->life_kept = 0;
@@ -120,7 +126,8 @@ TEST(all_bytes_are_right_whoever_drops_them_and_when) {
   frames = share_of(4000);
 #if defined(__SANITIZE_THREAD__)
   frames /= 5;
-  disable_too("io_uring"); /* it does not see liburing unmap one's ring before another's lies there */
+  disable_too(
+      "io_uring"); /* it does not see liburing unmap one's ring before another's lies there */
 #endif
   ringcast_writer *writer = make_writer(2 * MIB);
   struct party participants[READERS];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who keeps a frame for long holds nobody up: the ring goes on, a writer that waits gets the memory, and a reader
- * learns from it. A loss is a hang, which the time limit ends: no slice of a sleep does. */
+/* Who keeps a frame for long holds nobody up: the ring goes on, a writer that waits gets the
+ * memory, and a reader learns from it. A loss is a hang, which the time limit ends: no slice of a
+ * sleep does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -15,7 +16,7 @@
 static struct rc_os real;
 static int uring_result; /* found out before any test, see tests/support/poller.h */
 
-/* ---- The ring goes on ------------------------------------------------------------------------------------------- */
+/* ---- The ring goes on ------------------------------------------------------------------------ */
 
 static int touches;
 
@@ -32,10 +33,12 @@ LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
   SCOPED_READER reader = attach_retainer(writer);
   uint64_t n = 0;
   struct retained retained = send_and_keep(writer, reader, n++, MIB + 9);
-  for (size_t at = 0; at < MIB; at += 3 * 4096) retained.data[at] ^= 1; /* some pages are private before */
+  for (size_t at = 0; at < MIB; at += 3 * 4096)
+    retained.data[at] ^= 1; /* some pages are private before */
   real = rc_os;
   if (_i == BY_HAND) {
-    ck_assert_int_eq(send(writer, n, MIB), 0); /* the memory is there, so the writer needs no advice */
+    ck_assert_int_eq(send(writer, n, MIB),
+                     0); /* the memory is there, so the writer needs no advice */
     read_one(reader, n++, MIB);
     rc_os.advise = advise_nothing;
   }
@@ -60,7 +63,8 @@ LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
 }
 
 TEST(what_is_kept_does_not_count_for_the_bound_in_frames) {
-  SCOPED_WRITER writer = writer_of(.capacity = 65536, .readers = 1, .ahead = 2, .spill_bytes = 64 * MIB);
+  SCOPED_WRITER writer =
+      writer_of(.capacity = 65536, .readers = 1, .ahead = 2, .spill_bytes = 64 * MIB);
   SCOPED_READER reader = attach_retainer(writer);
   struct retained retained = send_and_keep(writer, reader, 0, MIB);
   struct ringcast_frame frame;
@@ -148,7 +152,8 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
   want_all(writer, reader);
   let_it_keep(writer, reader);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
-  struct ringcast_frame frame = expect(reader, 0, MIB); /* lies where the first was kept: so the second does not */
+  struct ringcast_frame frame =
+      expect(reader, 0, MIB); /* lies where the first was kept: so the second does not */
   retained[1] = keep(reader, 1, MIB);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   dropped_meanwhile = retained[_i].handle;
@@ -166,13 +171,14 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
   }
 }
 
-/* ---- The writer waits ------------------------------------------------------------------------------------------- */
+/* ---- The writer waits ------------------------------------------------------------------------ */
 
 /* The reader's descriptor: by io_uring, or by the helper thread. */
 static bool choose(int way, const char *test) {
   sleep_without_slices();
   if (way == 1) disable_too("io_uring");
-  if (way == 0 && (uring_result != 0 || !has_pidfds())) tell_skipped(test, "no io_uring or pidfds here");
+  if (way == 0 && (uring_result != 0 || !has_pidfds()))
+    tell_skipped(test, "no io_uring or pidfds here");
   return way == 1 || (uring_result == 0 && has_pidfds());
 }
 
@@ -208,7 +214,8 @@ static void read_in_process(void *context) {
     void *data;
     child_must(ringcast_reader_next(asleep->reader, RINGCAST_FOREVER, &frame) == 0);
     child_must(ringcast_reader_retain(asleep->reader, &frame, &retained, &data) == 0);
-    asleep->retained[i] = (struct retained){.handle = retained, .data = data, .number = i, .bytes = MIB};
+    asleep->retained[i] =
+        (struct retained){.handle = retained, .data = data, .number = i, .bytes = MIB};
   }
   wait_for_the_next(asleep);
   ringcast_reader_close(asleep->reader);
@@ -217,7 +224,8 @@ static void read_in_process(void *context) {
 static void send_all_of_it(struct asleep *asleep) {
   struct ringcast_span span;
   while (!rc_eventcount_is_asleep(asleep->data)) sched_yield();
-  ck_assert_int_eq(ringcast_writer_reserve(asleep->writer, asleep->bytes, RINGCAST_FOREVER, &span), 0);
+  ck_assert_int_eq(ringcast_writer_reserve(asleep->writer, asleep->bytes, RINGCAST_FOREVER, &span),
+                   0);
   pattern_fill(span.data, asleep->bytes, 5);
   ck_assert_int_eq(ringcast_writer_commit(asleep->writer, asleep->bytes, 5), 0);
 }
@@ -234,7 +242,9 @@ TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
   struct asleep asleep = make_asleep();
   pthread_t thread;
   asleep.reader = attach_retainer(asleep.writer);
-  for (uint64_t i = 0; i < 2; i++) { asleep.retained[i] = send_and_keep(asleep.writer, asleep.reader, i, MIB); }
+  for (uint64_t i = 0; i < 2; i++) {
+    asleep.retained[i] = send_and_keep(asleep.writer, asleep.reader, i, MIB);
+  }
   ck_assert_int_eq(pthread_create(&thread, NULL, read_in_thread, &asleep), 0);
   send_all_of_it(&asleep);
   ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -258,7 +268,8 @@ TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
 
 static void *reserve_all(void *writer) {
   struct ringcast_span span;
-  child_must(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, RINGCAST_FOREVER, &span) == 0);
+  child_must(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, RINGCAST_FOREVER,
+                                     &span) == 0);
   return NULL;
 }
 
@@ -300,7 +311,8 @@ TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
   struct retained retained = keep(reader, 0, MIB);
   read_one(reader, 1, 100);
   ck_assert_uint_eq(reader->retained, 1); /* nobody waits for it */
-  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span),
+                   -EAGAIN);
   read_one(reader, 2, 100);
   ck_assert_uint_eq(reader->retained, 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), 0);
@@ -314,7 +326,9 @@ TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
   struct ringcast_span span;
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
   struct retained retained = keep(reader, 0, MIB);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 1000000, &span), -ETIMEDOUT);
+  ck_assert_int_eq(
+      ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 1000000, &span),
+      -ETIMEDOUT);
   ck_assert_uint_eq(writer->ring.view.control->wanted, 0);
   read_one(reader, 1, 100);
   ck_assert_uint_eq(reader->retained, 1); /* and so the frame is not copied */
@@ -327,7 +341,8 @@ TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
   SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_span span;
   struct retained retained = send_and_keep(writer, reader, 0, MIB);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span),
+                   -EAGAIN);
   ck_assert_int_eq(send(writer, 1, MIB), 0);
   read_one(reader, 1, MIB);
   settle(reader);

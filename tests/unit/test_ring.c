@@ -20,7 +20,8 @@ TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   expect(&reader, 2, 100);
 }
 
-/* Aeron's C ring once took a wrong index here: free room before the end and after the start, neither enough alone. */
+/* Aeron's C ring once took a wrong index here: free room before the end and after the start,
+ * neither enough alone. */
 TEST(a_claim_with_room_neither_at_the_end_nor_at_the_start_overwrites_nothing) {
   struct rc_ring_reader reader = join();
   for (uint64_t i = 0; i < 3; i++) ck_assert_int_eq(send(i, 1100), 0); /* tail near the end */
@@ -60,7 +61,8 @@ TEST(what_an_earlier_lap_left_is_never_taken_for_a_commit) {
   for (uint64_t i = 0; i < 2000; i++) {
     size_t bytes = 40 + mix(i) % 600 / 8 * 8;
     ck_assert_int_eq(rc_ring_reserve(&writer, bytes, &out), 0);
-    /* Every word of the payload is a position that would pass as the commit of a frame that starts on this line. */
+    /* Every word of the payload is a position that would pass as the commit of a frame that starts
+     * on this line. */
     uint64_t *words = out;
     for (size_t k = 0; k < bytes / 8; k++) {
       uint64_t line = (writer.tail + 16 + k * 8) / RC_FRAME_ALIGN * RC_FRAME_ALIGN;
@@ -99,7 +101,8 @@ TEST(a_grant_never_exceeds_half_a_ring) {
   for (uint64_t i = 0; i < 500; i++) {
     if (send(i, mix(i) % 900) != 0) {
       struct rc_ring_frame frame;
-      while (rc_ring_next(&reader, &frame) == 0) ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
+      while (rc_ring_next(&reader, &frame) == 0)
+        ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
       i--;
     }
     ck_assert_uint_le(control->limit, writer.tail + CAPACITY / 2);
@@ -112,7 +115,8 @@ TEST(a_reader_refuses_headers_that_cannot_be_right) {
   struct rc_ring_reader reader = join();
   struct rc_frame_header *frame = (struct rc_frame_header *)data.base;
   struct rc_ring_frame out;
-  const uint64_t commits[] = {1, 64, 127, 129, 256, 4096, 4224, UINT64_MAX, UINT64_MAX - 127, (uint64_t)1 << 63};
+  const uint64_t commits[] = {
+      1, 64, 127, 129, 256, 4096, 4224, UINT64_MAX, UINT64_MAX - 127, (uint64_t)1 << 63};
   for (size_t i = 0; i < sizeof commits / sizeof *commits; i++) {
     frame->commit = commits[i];
     frame->bytes = 10; /* takes 128, which would be right */
@@ -173,7 +177,8 @@ LOOP_TEST(random_steps_agree_with_a_simple_model, 0, 4) {
       rc_slot_free(&ring, readers[who].slot, readers[who].owner);
       attached[who] = false;
     } else if (attached[who]) {
-      for (uint64_t burst = (random >> 16) % 6; burst > 0 && next[who] < sent; burst--, next[who]++, read++) {
+      for (uint64_t burst = (random >> 16) % 6; burst > 0 && next[who] < sent;
+           burst--, next[who]++, read++) {
         expect(&readers[who], next[who], pattern_bytes(next[who], most));
         ck_assert_int_eq(rc_ring_release(&readers[who], readers[who].cursor), 0);
       }

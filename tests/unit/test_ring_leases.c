@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames that are held, by leases and pins: random steps against a simple model, with each number of leases. */
+/* Frames that are held, by leases and pins: random steps against a simple model, with each number
+ * of leases. */
 #include "tests/support/ring.h"
 
 enum { STEPS = 2000, LARGE = 65536, MOST = LARGE / RC_FRAME_ALIGN };
@@ -67,7 +68,8 @@ static void take_next(uint64_t random) {
 
 /* The frame must be as it was sent: it has a lease or a pin. */
 static void must_be_whole(uint32_t i) {
-  ck_assert(pattern_matches(model.held[i].data, bytes_of(model.held[i].number), model.held[i].number));
+  ck_assert(
+      pattern_matches(model.held[i].data, bytes_of(model.held[i].number), model.held[i].number));
 }
 
 static void model_settle(void) {
@@ -96,7 +98,8 @@ static void release(uint64_t position, uint64_t random) {
   if (!done) ck_assert_int_eq(rc_ring_release(&reader, position), result);
 }
 
-/* Any that is held, released already or not; or what never was a frame's start, or is none that is held. */
+/* Any that is held, released already or not; or what never was a frame's start, or is none that is
+ * held. */
 static void release_any(uint64_t random) {
   if (random % 16 == 0) release(model.next, random >> 8);
   else if (random % 16 == 1) release(reader.cursor + RC_LINE, random >> 8);
@@ -107,7 +110,8 @@ static void release_any(uint64_t random) {
 /* Frames with a pin and no lease: the ring says how many there may be. */
 static uint32_t pinned_alone(void) {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < model.count; i++) count += !model.held[i].leased && model.held[i].pins > 0;
+  for (uint32_t i = 0; i < model.count; i++)
+    count += !model.held[i].leased && model.held[i].pins > 0;
   return count;
 }
 
@@ -183,7 +187,8 @@ LOOP_TEST(what_is_held_agrees_with_a_simple_model, 0, share_of(RC_MAX_LEASES)) {
   ck_assert_uint_gt(busy, 0);
   ck_assert_uint_gt(returned, 0);
   ck_assert_uint_gt(outlived, 0);
-  if (leases > 1 && leases <= 16) ck_assert_uint_gt(merged, 0); /* with more of them the ring is full first */
+  if (leases > 1 && leases <= 16)
+    ck_assert_uint_gt(merged, 0); /* with more of them the ring is full first */
 }
 
 static uint64_t take(void) {
@@ -203,7 +208,8 @@ TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going) {
   first = take();
   for (int i = 0; i < OTHERS; i++) {
     uint64_t position = take();
-    if (before != 0) ck_assert_int_eq(rc_ring_release(&reader, before), 0); /* each only once the next is there */
+    if (before != 0)
+      ck_assert_int_eq(rc_ring_release(&reader, before), 0); /* each only once the next is there */
     if (before != 0) ck_assert_int_eq(rc_ring_release(&reader, before), -EINVAL);
     before = position;
   }
@@ -214,7 +220,8 @@ TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going) {
   ck_assert_uint_eq(rc_ring_held(&reader), 0);
 }
 
-/* The most of both, and between each two one that is released: what the queue must have room for. */
+/* The most of both, and between each two one that is released: what the queue must have room
+ * for. */
 TEST(as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them) {
   enum { MANY = RC_MAX_LEASES + RC_MAX_PINNED };
   uint64_t positions[MANY];

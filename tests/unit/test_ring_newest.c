@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers that start at the newest frame, or at the newest with a tag: one thread, every step in a chosen order. */
+/* Readers that start at the newest frame, or at the newest with a tag: one thread, every step in a
+ * chosen order. */
 #include "tests/support/ring.h"
 
 #define LATEST      ((struct rc_start){.newest = true})
@@ -17,17 +18,21 @@ static void send_tagged(uint32_t tag, uint64_t number, size_t bytes) {
   rc_newest_note(control, tag, position);
 }
 
-static void leave(const struct rc_ring_reader *reader) { rc_slot_free(&ring, reader->slot, reader->owner); }
+static void leave(const struct rc_ring_reader *reader) {
+  rc_slot_free(&ring, reader->slot, reader->owner);
+}
 
 /* Nothing of a join that failed is left. */
 static void refused(struct rc_start start, int expected) {
   struct rc_ring_reader reader;
   ck_assert_int_eq(join_at(start, &reader), expected);
-  for (int i = 0; i < SLOTS; i++) ck_assert_int_eq(rc_owner_state(control->slots[i].owner), RC_SLOT_FREE);
+  for (int i = 0; i < SLOTS; i++)
+    ck_assert_int_eq(rc_owner_state(control->slots[i].owner), RC_SLOT_FREE);
 }
 
 TEST(a_reader_starts_at_the_newest_frame_and_misses_none_after_it) {
-  for (uint64_t sent = 0; sent < 100; sent++) { /* several laps, frames of all sizes; also the first of all */
+  for (uint64_t sent = 0; sent < 100;
+       sent++) { /* several laps, frames of all sizes; also the first of all */
     ck_assert_int_eq(send(sent, sent * 19 % 1900), 0);
     struct rc_ring_reader reader = join_latest();
     expect(&reader, sent, sent * 19 % 1900);
@@ -46,7 +51,8 @@ TEST(without_any_frame_it_starts_at_the_first) {
   expect(&reader, 0, 300);
 }
 
-/* The writer was stopped after the commit, before it stored where the newest frame and the tail are. */
+/* The writer was stopped after the commit, before it stored where the newest frame and the tail
+ * are. */
 TEST(a_frame_that_is_committed_is_the_newest_already) {
   ck_assert_int_eq(send(0, 300), 0);
   uint64_t newest = control->newest, tail = control->tail;
@@ -74,7 +80,8 @@ TEST(what_it_starts_at_holds_the_writer_back) {
   }
 }
 
-/* By the frame at which a reader starts, no other may have begun to overwrite: half the ring, and not a line more. */
+/* By the frame at which a reader starts, no other may have begun to overwrite: half the ring, and
+ * not a line more. */
 TEST(the_newest_of_a_tag_may_be_half_a_ring_old) {
   struct rc_ring_reader reader;
   const size_t line = RC_FRAME_ALIGN - sizeof(struct rc_frame_header);
@@ -160,9 +167,11 @@ TEST(what_the_slots_last_owner_took_is_not_the_readers) {
   ck_assert_int_eq(send(1, 100), 0);
 }
 
-/* Off the lines of frames, so large that sums of positions overflow, of a lap ago, or where no frame starts. */
+/* Off the lines of frames, so large that sums of positions overflow, of a lap ago, or where no
+ * frame starts. */
 TEST(a_place_that_cannot_be_right_is_refused) {
-  const uint64_t bad[] = {1, RC_FRAME_ALIGN, (uint64_t)1 << 63, RC_MAX_POSITION + RC_FRAME_ALIGN, UINT64_MAX - 127};
+  const uint64_t bad[] = {1, RC_FRAME_ALIGN, (uint64_t)1 << 63, RC_MAX_POSITION + RC_FRAME_ALIGN,
+                          UINT64_MAX - 127};
   for (uint64_t sent = 0; sent < 40; sent++) ck_assert_int_eq(send(sent, 1000), 0);
   send_tagged(7, 40, 1000);
   struct rc_newest *entry = NULL;

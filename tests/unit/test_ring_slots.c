@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers that join, leave, die and are evicted, one thread, every step in a chosen order. An evicted reader finds out
- * before it believes anything, and disturbs nobody by what it still does. */
+/* Readers that join, leave, die and are evicted, one thread, every step in a chosen order. An
+ * evicted reader finds out before it believes anything, and disturbs nobody by what it still
+ * does. */
 #include "ring/tap.h"
 #include "tests/support/ring.h"
 
@@ -59,7 +60,8 @@ TEST(a_reader_that_was_reaped_while_joining_finds_out) {
 }
 
 TEST(an_owner_holds_pid_start_turn_and_state) {
-  uint64_t owner = rc_owner_make(4194303, UINT64_MAX - 5, 1024 + 5, RC_SLOT_ACTIVE); /* the largest pid of Linux */
+  uint64_t owner = rc_owner_make(4194303, UINT64_MAX - 5, 1024 + 5,
+                                 RC_SLOT_ACTIVE); /* the largest pid of Linux */
   ck_assert_uint_eq(rc_owner_pid(owner), 4194303);
   ck_assert_uint_eq(rc_owner_start(owner), (UINT64_MAX - 5) & RC_START_MASK);
   ck_assert_uint_eq(rc_owner_turn(owner), 5);
@@ -68,7 +70,8 @@ TEST(an_owner_holds_pid_start_turn_and_state) {
 
 /* Off the lines of frames, or so large that sums of positions overflow. */
 TEST(a_tail_that_cannot_be_right_is_refused) {
-  const uint64_t tails[] = {1, -(uint64_t)RC_FRAME_ALIGN, (uint64_t)1 << 63, RC_MAX_POSITION + RC_FRAME_ALIGN};
+  const uint64_t tails[] = {1, -(uint64_t)RC_FRAME_ALIGN, (uint64_t)1 << 63,
+                            RC_MAX_POSITION + RC_FRAME_ALIGN};
   struct rc_ring_reader reader;
   struct rc_ring_frame frame;
   struct rc_ring_tap tap;
@@ -81,16 +84,19 @@ TEST(a_tail_that_cannot_be_right_is_refused) {
     ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
     ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, (struct rc_start){0}, &reader), -EPROTO);
     ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
-    rc_store_release(&control->limit, CAPACITY + 1); /* so the tap is lapped, and goes on at the tail */
+    rc_store_release(&control->limit,
+                     CAPACITY + 1); /* so the tap is lapped, and goes on at the tail */
     ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), -EPROTO);
     rc_store_release(&control->limit, 0);
     rc_store_release(&control->tail, 0);
   }
 }
 
-/* ---- Eviction --------------------------------------------------------------------------------------------------- */
+/* ---- Eviction -------------------------------------------------------------------------------- */
 
-static bool evict(const struct rc_ring_reader *reader) { return rc_slot_evict(&ring, reader->slot, reader->owner); }
+static bool evict(const struct rc_ring_reader *reader) {
+  return rc_slot_evict(&ring, reader->slot, reader->owner);
+}
 
 /* Until the reader's oldest frame holds the writer back. */
 static uint64_t fill_up(uint64_t number) {
@@ -194,7 +200,8 @@ TEST(a_late_cursor_moves_nothing) {
   struct rc_ring_reader slow = join(), other = join();
   uint64_t sent = fill_up(0);
   ck_assert(evict(&slow));
-  slow.own->cursor = writer.tail + 4096; /* what a release does that had looked just before; whatever it is */
+  slow.own->cursor =
+      writer.tail + 4096; /* what a release does that had looked just before; whatever it is */
   ck_assert_int_eq(send(sent, 200), -EAGAIN);
   ck_assert_uint_eq(writer.blocker, other.slot);
 }

@@ -21,7 +21,8 @@ TEST(a_tap_copies_and_holds_nobody_back) {
     if (bytes > 0) ck_assert_int_eq(rc_tap_next(&tap, buffer, bytes - 1, &frame), -EMSGSIZE);
     if (bytes > 0) ck_assert_uint_eq(frame.bytes, bytes);
     ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), 0);
-    ck_assert(frame.bytes == bytes && frame.kind == (uint16_t)i && pattern_matches(buffer, bytes, i));
+    ck_assert(frame.bytes == bytes && frame.kind == (uint16_t)i &&
+              pattern_matches(buffer, bytes, i));
   }
   ck_assert_uint_eq(tap.gaps, 0);
 }
@@ -41,10 +42,12 @@ TEST(a_tap_that_is_lapped_knows_what_it_lost) {
       bytes += rc_frame_lines(frame.bytes);
     }
   }
-  while (rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0) bytes += rc_frame_lines(frame.bytes);
+  while (rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0)
+    bytes += rc_frame_lines(frame.bytes);
   ck_assert_uint_gt(read, 50);
   ck_assert_uint_gt(tap.gaps, 10);
-  ck_assert_uint_eq(bytes + tap.lost_bytes, writer.tail); /* every byte was either copied or counted as lost */
+  ck_assert_uint_eq(bytes + tap.lost_bytes,
+                    writer.tail); /* every byte was either copied or counted as lost */
 }
 
 TEST(a_tap_loses_nothing_while_less_than_half_a_ring_behind) {
@@ -54,17 +57,18 @@ TEST(a_tap_loses_nothing_while_less_than_half_a_ring_behind) {
   rc_tap_init(&tap, &ring);
   for (uint64_t i = 0; i < 2000;) {
     uint64_t start = writer.tail;
-    while (writer.tail + rc_frame_lines(300) - start <= CAPACITY / 2) ck_assert_int_eq(send(i++, 300), 0);
+    while (writer.tail + rc_frame_lines(300) - start <= CAPACITY / 2)
+      ck_assert_int_eq(send(i++, 300), 0);
     while (rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0) {}
     ck_assert_uint_eq(tap.next, writer.tail);
   }
   ck_assert_uint_eq(tap.gaps, 0);
 }
 
-/* ---- In the middle of a copy ------------------------------------------------------------------------------------ */
+/* ---- In the middle of a copy ----------------------------------------------------------------- */
 
-/* The tap copies to a buffer that runs into this page, which can't be written. There the copy stops, the writer goes on
- * by so many frames, the page is opened, and the copy goes on. */
+/* The tap copies to a buffer that runs into this page, which can't be written. There the copy
+ * stops, the writer goes on by so many frames, the page is opened, and the copy goes on. */
 static uint8_t *barred;
 static uint64_t frames_meanwhile;
 
@@ -85,13 +89,14 @@ static uint8_t *buffer_before_the_bar(size_t bytes) {
   ck_assert_ptr_ne(pages, MAP_FAILED);
   barred = pages + page;
   ck_assert_int_eq(mprotect(barred, page, PROT_NONE), 0);
-  struct sigaction action = {.sa_sigaction = go_on_in_the_middle, .sa_flags = SA_SIGINFO | SA_RESETHAND};
+  struct sigaction action = {.sa_sigaction = go_on_in_the_middle,
+                             .sa_flags = SA_SIGINFO | SA_RESETHAND};
   ck_assert_int_eq(sigaction(SIGSEGV, &action, NULL), 0);
   return barred - bytes;
 }
 
-/* A frame takes 1536 bytes of the ring's 4096. The second of those that come meanwhile lies in part where the frame
- * stands that is being copied. */
+/* A frame takes 1536 bytes of the ring's 4096. The second of those that come meanwhile lies in part
+ * where the frame stands that is being copied. */
 LOOP_TEST(a_copy_that_the_writer_runs_into_is_lost_and_one_that_it_does_not_reach_is_not, 0, 5) {
   struct rc_ring_tap tap;
   struct rc_ring_frame frame;
@@ -116,7 +121,7 @@ LOOP_TEST(a_copy_that_the_writer_runs_into_is_lost_and_one_that_it_does_not_reac
   ck_assert(frame.kind == next && pattern_matches(buffer, 1500, next));
 }
 
-/* ---- What a writer must not write ------------------------------------------------------------------------------- */
+/* ---- What a writer must not write ------------------------------------------------------------ */
 
 TEST(a_tap_refuses_what_cannot_be_right) {
   struct rc_ring_tap tap;

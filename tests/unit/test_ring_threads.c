@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring's code with threads: every frame reaches those who stay, while others come and go, and one looks on. */
+/* The ring's code with threads: every frame reaches those who stay, while others come and go, and
+ * one looks on. */
 #include "ring/tap.h"
 #include "tests/support/threads.h"
 
@@ -18,7 +19,8 @@ static void *write_frames(void *nothing) {
   return nothing;
 }
 
-/* Reads one frame and returns its number; waits for it, but not once all is finished: then frames. */
+/* Reads one frame and returns its number; waits for it, but not once all is finished: then
+ * frames. */
 static uint64_t read_frame(struct rc_ring_reader *reader) {
   struct rc_ring_frame frame;
   uint64_t number;
@@ -42,8 +44,8 @@ static void *read_every_frame(void *context) {
   return NULL;
 }
 
-/* Comes, reads a few frames without a gap, leaves, and comes again: now at the tail, now at the newest frame, which it
- * may have had. */
+/* Comes, reads a few frames without a gap, leaves, and comes again: now at the tail, now at the
+ * newest frame, which it may have had. */
 static void *visit(void *seed) {
   uint64_t random = mix((uintptr_t)seed), expected = 0;
   while (!finished) {
@@ -51,7 +53,8 @@ static void *visit(void *seed) {
     struct rc_ring_reader reader = join_at(1, (struct rc_start){.newest = newest});
     uint64_t number = read_frame(&reader);
     if (number + newest < expected) abort();
-    for (random = mix(random), expected = number + 1; expected < frames && expected % 64 != random % 64; expected++)
+    for (random = mix(random), expected = number + 1;
+         expected < frames && expected % 64 != random % 64; expected++)
       if ((number = read_frame(&reader)) != expected) {
         if (number == frames) break;
         abort();
@@ -65,7 +68,8 @@ static void *visit(void *seed) {
 static uint64_t tapped, tapped_spilled, lost;
 
 /* As the tap itself copies: what is overwritten meanwhile is told by the floor. */
-__attribute__((no_sanitize("thread"))) static int fetch(void *context, uint64_t offset, void *to, uint64_t bytes) {
+__attribute__((no_sanitize("thread"))) static int fetch(void *context, uint64_t offset, void *to,
+                                                        uint64_t bytes) {
   (void)context;
   for (uint64_t i = 0; i < bytes; i++) ((uint8_t *)to)[i] = ring.spill[offset + i];
   return 0;
@@ -112,8 +116,8 @@ static void run_threads(void) {
   for (int i = 0; i < VISITORS; i++) pthread_join(visitors[i], NULL);
   pthread_join(tap, NULL);
   ck_assert_uint_gt(ring.control->spill_floor, 0);
-  printf("tap: %llu frames copied, %llu of them spilled; %llu bytes of the ring lost\n", (unsigned long long)tapped,
-         (unsigned long long)tapped_spilled, (unsigned long long)lost);
+  printf("tap: %llu frames copied, %llu of them spilled; %llu bytes of the ring lost\n",
+         (unsigned long long)tapped, (unsigned long long)tapped_spilled, (unsigned long long)lost);
   /* Whether a reader comes while a frame is half there is up to the scheduler. */
   free_ring();
 }

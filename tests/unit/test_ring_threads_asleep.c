@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring's code with threads that sleep: readers until something comes, the writer until there is room. They sleep by
- * futex until they are woken, however long, so a wake-up that is lost is a hang. And what the waiting itself keeps is
- * looked at by ThreadSanitizer, also when another thread ends a wait.
+ * The ring's code with threads that sleep: readers until something comes, the writer until there is
+ * room. They sleep by futex until they are woken, however long, so a wake-up that is lost is a
+ * hang. And what the waiting itself keeps is looked at by ThreadSanitizer, also when another thread
+ * ends a wait.
  */
 #include "shm/wait.h"
 #include "tests/support/sleep.h"
@@ -88,7 +89,8 @@ TEST(no_wake_up_is_lost_between_threads) {
   make_ring();
   for (int i = 0; i < READERS; i++) {
     receiving[i].reader = join(1);
-    ck_assert_int_eq(rc_waiter_init(&waiters[i], &ring.control->not_empty, &ring.control->cpus, -1, 0), 0);
+    ck_assert_int_eq(
+        rc_waiter_init(&waiters[i], &ring.control->not_empty, &ring.control->cpus, -1, 0), 0);
   }
   for (int i = 0; i < READERS; i++) start(&readers[i], read_frames, &receiving[i]);
   start(&writer, write_frames, NULL);

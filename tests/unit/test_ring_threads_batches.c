@@ -1,21 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring's code with threads: packed frames between plain ones, taken message by message and in groups, held, given
- * back in part, left in their midst, copied by a tap; and readers that are evicted in the midst of one. */
+/* The ring's code with threads: packed frames between plain ones, taken message by message and in
+ * groups, held, given back in part, left in their midst, copied by a tap; and readers that are
+ * evicted in the midst of one. */
 #include "ring/packed.h"
 #include "ring/tap.h"
 #include "tests/support/threads.h"
 
 enum { MOST = 40, LEASES = 4, STAYS = 1, SLOTH = 2, VISITOR = 3 };
-/* A turn is a packed frame of 4 units and 4 plain ones of a unit, so that no frame runs over the end of the ring. */
-enum { UNIT = RC_FRAME_ALIGN, HEADER = sizeof(struct rc_frame_header), PACKED = 4 * UNIT - HEADER, PLAIN = 4 };
+/* A turn is a packed frame of 4 units and 4 plain ones of a unit, so that no frame runs over the
+ * end of the ring. */
+enum {
+  UNIT = RC_FRAME_ALIGN,
+  HEADER = sizeof(struct rc_frame_header),
+  PACKED = 4 * UNIT - HEADER,
+  PLAIN = 4
+};
 _Static_assert(CAPACITY % ((4 + PLAIN) * UNIT) == 0, "whole turns");
 
 #define MORE UINT64_MAX
-static _Atomic uint64_t total = MORE; /* messages and plain frames that were sent; MORE: the writer is at work */
-static _Atomic bool holds;            /* the sloth has a group, and may be evicted */
+static _Atomic uint64_t total =
+    MORE; /* messages and plain frames that were sent; MORE: the writer is at work */
+static _Atomic bool holds; /* the sloth has a group, and may be evicted */
 static _Atomic uint64_t evictions, torn, visits, halves, tapped;
 
-/* ---- Messages --------------------------------------------------------------------------------------------------- */
+/* ---- Messages -------------------------------------------------------------------------------- */
 
 static size_t bytes_of(uint64_t number) { return 8 + mix(number) % 40; }
 static uint16_t kind_of(uint64_t number) { return mix(number + 7) % 8 == 0 ? 2 : 0; }
@@ -36,13 +44,14 @@ static bool is_message(const void *data, size_t bytes, uint16_t kind, uint64_t n
   return same;
 }
 
-/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+/* ---- Writer ---------------------------------------------------------------------------------- */
 
 /* A sloth that is in the way with a group is evicted, all others are waited for. */
 static void *reserve_room(struct rc_ring_writer *writer, uint64_t bytes) {
   void *out;
   while (rc_ring_reserve(writer, bytes, &out) != 0) {
-    uint64_t owner = rc_load_relaxed(&ring.control->slots[writer->blocker].owner); /* relaxed: the exchange decides */
+    uint64_t owner = rc_load_relaxed(
+        &ring.control->slots[writer->blocker].owner); /* relaxed: the exchange decides */
     bool is_sloth = rc_owner_pid(owner) == SLOTH && rc_owner_state(owner) == RC_SLOT_ACTIVE;
     if (!is_sloth || !holds || !rc_slot_evict(&ring, writer->blocker, owner)) sched_yield();
   }
@@ -79,7 +88,7 @@ static void *write_turns(void *nothing) {
   return nothing;
 }
 
-/* ---- Readers that get all --------------------------------------------------------------------------------------- */
+/* ---- Readers that get all -------------------------------------------------------------------- */
 
 static int release(struct rc_ring_reader *reader, uint64_t position) {
   return rc_ring_lent(reader, position) != 0 ? rc_ring_release_many(reader, position, 1)
@@ -138,14 +147,16 @@ static void *take_groups(void *context) {
   return NULL;
 }
 
-/* ---- Readers that come and go ----------------------------------------------------------------------------------- */
+/* ---- Readers that come and go ---------------------------------------------------------------- */
 
 /* The number that the message says it has; it may be torn. */
-__attribute__((no_sanitize("thread"))) static uint64_t number_in(const struct ringcast_frame *frame) {
+__attribute__((no_sanitize("thread"))) static uint64_t
+number_in(const struct ringcast_frame *frame) {
   return *(const uint64_t *)(const void *)frame->data;
 }
 
-__attribute__((no_sanitize("thread"))) static bool is_intact(const struct ringcast_frame *frame, uint64_t number) {
+__attribute__((no_sanitize("thread"))) static bool is_intact(const struct ringcast_frame *frame,
+                                                             uint64_t number) {
   uint8_t copy[64];
   if (frame->bytes != bytes_of(number) || frame->kind != kind_of(number)) return false;
   for (size_t i = 0; i < frame->bytes; i++) copy[i] = ((const uint8_t *)frame->data)[i];
@@ -156,7 +167,9 @@ __attribute__((no_sanitize("thread"))) static bool is_intact(const struct ringca
 static int get(struct rc_ring_reader *reader, struct ringcast_frame *group, uint32_t *count) {
   struct rc_ring_frame spilled;
   int result;
-  while ((result = rc_ring_next_many(reader, group, MOST, count, &spilled)) == -EAGAIN && total == MORE) sched_yield();
+  while ((result = rc_ring_next_many(reader, group, MOST, count, &spilled)) == -EAGAIN &&
+         total == MORE)
+    sched_yield();
   return result;
 }
 
@@ -169,7 +182,8 @@ static void *visit(void *nothing) {
     uint64_t next = 0;
     for (uint64_t left = random % 8; get(&reader, group, &count) == 0; left--) {
       if (next == 0) next = number_in(group);
-      if (next + MOST < last) abort(); /* the first of a frame that is not older than the last visit's */
+      if (next + MOST < last)
+        abort(); /* the first of a frame that is not older than the last visit's */
       for (uint32_t i = 0; i < count; i++)
         if (!is_message(group[i].data, group[i].bytes, group[i].kind, next + i)) abort();
       if (next > last) last = next;
@@ -182,8 +196,8 @@ static void *visit(void *nothing) {
   return nothing;
 }
 
-/* Reads a group in place until it is evicted. What was read before a look that finds the reader still in its place must
- * have been whole. */
+/* Reads a group in place until it is evicted. What was read before a look that finds the reader
+ * still in its place must have been whole. */
 static void *be_slow(void *nothing) {
   while (total == MORE) {
     struct rc_ring_reader reader = join(SLOTH);
@@ -200,7 +214,9 @@ static void *be_slow(void *nothing) {
       if (result == 0 && !intact) abort();
       sched_yield();
     }
-    if (count > 0 && result == -ESTALE && rc_ring_release_many(&reader, group->position, count) != -ESTALE) abort();
+    if (count > 0 && result == -ESTALE &&
+        rc_ring_release_many(&reader, group->position, count) != -ESTALE)
+      abort();
     holds = false;
     evictions += result == -ESTALE;
     rc_slot_free(&ring, reader.slot, reader.owner);
@@ -216,7 +232,8 @@ static void *tap_all(void *nothing) {
   _Alignas(16) uint8_t buffer[CAPACITY];
   uint64_t expected = 0;
   rc_tap_init(&tap, &ring);
-  for (int result; (result = rc_tap_next(&tap, buffer, sizeof buffer, &frame)) == 0 || total == MORE;) {
+  for (int result;
+       (result = rc_tap_next(&tap, buffer, sizeof buffer, &frame)) == 0 || total == MORE;) {
     if (result == -EAGAIN) sched_yield();
     if (result == -EAGAIN) continue;
     if (result != 0) abort();
@@ -225,7 +242,8 @@ static void *tap_all(void *nothing) {
     do {
       if (frame.packed && rc_packed_next(&packed, &message) != 0) abort();
       uint64_t number = number_in(&message);
-      if (number < expected || !is_message(message.data, message.bytes, message.kind, number)) abort();
+      if (number < expected || !is_message(message.data, message.bytes, message.kind, number))
+        abort();
       expected = number + 1;
       tapped++;
     } while (frame.packed && rc_packed_is_left(&packed));
@@ -251,17 +269,20 @@ static void run_threads(void) {
   pthread_join(visitor, NULL);
   pthread_join(sloth, NULL);
   pthread_join(tap, NULL);
-  printf(
-      "%llu evicted, %llu of them from a group that was overwritten; %llu visits, %llu parts of groups, %llu tapped\n",
-      (unsigned long long)evictions, (unsigned long long)torn, (unsigned long long)visits, (unsigned long long)halves,
-      (unsigned long long)tapped);
-  for (int i = 0; i < SLOTS; i++) ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
+  printf("%llu evicted, %llu of them from a group that was overwritten; %llu visits, %llu parts of "
+         "groups, %llu tapped\n",
+         (unsigned long long)evictions, (unsigned long long)torn, (unsigned long long)visits,
+         (unsigned long long)halves, (unsigned long long)tapped);
+  for (int i = 0; i < SLOTS; i++)
+    ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
   free_ring();
 }
 
 TEST(threads_get_each_message_of_a_batch_whole_and_in_order) {
   send_so_many(400000);
-  for (int i = 0; i < MOST_RUNS && (evictions <= 10 || visits <= 10 || halves <= 10 || tapped == 0); i++) run_threads();
+  for (int i = 0; i < MOST_RUNS && (evictions <= 10 || visits <= 10 || halves <= 10 || tapped == 0);
+       i++)
+    run_threads();
   ck_assert_uint_gt(evictions, 10);
   ck_assert_uint_gt(visits, 10);
   ck_assert_uint_gt(halves, 10);

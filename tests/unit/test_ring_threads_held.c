@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring's code with threads: frames that are held, while the writer goes on around them, and readers that are
- * evicted in the middle of one. */
+/* The ring's code with threads: frames that are held, while the writer goes on around them, and
+ * readers that are evicted in the middle of one. */
 #include "tests/support/threads.h"
 
 enum { HOLDERS = 2, SLOTHS = 2, LEASES = 8, HOLDER = 1, SLOTH = 2 };
@@ -10,7 +10,8 @@ static _Atomic uint64_t most_held, evictions, torn;
 
 /* Makes room: a sloth that is in the way is evicted, all others are waited for. */
 static void evict_or_wait(const struct rc_ring_writer *writer) {
-  uint64_t owner = rc_load_relaxed(&ring.control->slots[writer->blocker].owner); /* relaxed: the exchange decides */
+  uint64_t owner = rc_load_relaxed(
+      &ring.control->slots[writer->blocker].owner); /* relaxed: the exchange decides */
   bool is_sloth = rc_owner_pid(owner) == SLOTH && rc_owner_state(owner) == RC_SLOT_ACTIVE;
   if (!is_sloth || !rc_slot_evict(&ring, writer->blocker, owner)) sched_yield();
 }
@@ -21,7 +22,7 @@ static void *write_frames(void *nothing) {
   return nothing;
 }
 
-/* ---- Those who hold --------------------------------------------------------------------------------------------- */
+/* ---- Those who hold -------------------------------------------------------------------------- */
 
 struct held {
   struct rc_ring_frame frame;
@@ -38,8 +39,8 @@ static void let_go(struct rc_ring_reader *reader, struct held *held) {
   if (rc_ring_release(reader, held->frame.position) != 0) abort();
 }
 
-/* Takes frames as they come, and lets go of any of those that it holds, at random: also when nothing comes, as the
- * writer may wait for that. */
+/* Takes frames as they come, and lets go of any of those that it holds, at random: also when
+ * nothing comes, as the writer may wait for that. */
 static void *hold_frames(void *context) {
   struct rc_ring_reader *reader = context;
   struct held held[LEASES + 1]; /* the last for a look that is refused */
@@ -66,10 +67,10 @@ static void *hold_frames(void *context) {
   return NULL;
 }
 
-/* ---- Those who are evicted -------------------------------------------------------------------------------------- */
+/* ---- Those who are evicted ------------------------------------------------------------------- */
 
-/* Whether the payload is what its first word says. The writer may be at work on it by then: that is what the look after
- * it is for, and no race to be told of. */
+/* Whether the payload is what its first word says. The writer may be at work on it by then: that is
+ * what the look after it is for, and no race to be told of. */
 __attribute__((no_sanitize("thread"))) static bool is_intact(const struct rc_ring_frame *frame) {
   const uint64_t *words = frame->data;
   uint64_t number = words[0];
@@ -79,9 +80,11 @@ __attribute__((no_sanitize("thread"))) static bool is_intact(const struct rc_rin
   return true;
 }
 
-/* Reads the frame in place, again and again if it is to hold on to it, until it is evicted. What it read before a look
- * that finds it still in its place must have been whole; what came after is of no use, and nothing may come of it. */
-static int read_slowly(struct rc_ring_reader *reader, const struct rc_ring_frame *frame, bool holds_on) {
+/* Reads the frame in place, again and again if it is to hold on to it, until it is evicted. What it
+ * read before a look that finds it still in its place must have been whole; what came after is of
+ * no use, and nothing may come of it. */
+static int read_slowly(struct rc_ring_reader *reader, const struct rc_ring_frame *frame,
+                       bool holds_on) {
   do {
     bool intact = is_intact(frame);
     if (rc_ring_is_evicted(reader)) {
@@ -127,9 +130,10 @@ static void run_threads(void) {
   pthread_join(writer, NULL);
   for (int i = 0; i < HOLDERS; i++) pthread_join(holders[i], NULL);
   for (int i = 0; i < SLOTHS; i++) pthread_join(sloths[i], NULL);
-  printf("%llu evicted, %llu of them in the middle of a frame that was overwritten\n", (unsigned long long)evictions,
-         (unsigned long long)torn);
-  for (int i = 0; i < SLOTS; i++) ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
+  printf("%llu evicted, %llu of them in the middle of a frame that was overwritten\n",
+         (unsigned long long)evictions, (unsigned long long)torn);
+  for (int i = 0; i < SLOTS; i++)
+    ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
   free_ring();
 }
 

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit word of the next frame is zeroed ahead: when that does not hold any more, and where it must not be. */
+/* The commit word of the next frame is zeroed ahead: when that does not hold any more, and where it
+ * must not be. */
 #include "tests/support/ring.h"
 
-enum { ROUNDS = 300, SENT = 1, FORGED = 2 }; /* kinds: of what was sent, and of what only looks like it */
+enum {
+  ROUNDS = 300,
+  SENT = 1,
+  FORGED = 2
+}; /* kinds: of what was sent, and of what only looks like it */
 
-/* Fills what lies behind a header at `position` with frames, one in each place where one can start: a reader takes any
- * that it is led to. */
+/* Fills what lies behind a header at `position` with frames, one in each place where one can start:
+ * a reader takes any that it is led to. */
 static void forge(void *out, size_t bytes, uint64_t position) {
   for (size_t i = 0; i + 8 <= bytes; i += 8) {
     uint64_t at = position + sizeof(struct rc_frame_header) + i;
@@ -118,7 +123,8 @@ TEST(frames_of_changing_lengths_leave_nothing_for_the_next_lap) {
   }
 }
 
-/* Before the limit stood in the way, a word was zeroed ahead; at the limit none, and nobody may count on one later. */
+/* Before the limit stood in the way, a word was zeroed ahead; at the limit none, and nobody may
+ * count on one later. */
 LOOP_TEST(a_word_that_the_limit_forbade_is_zeroed_later, 0, 2) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
@@ -141,7 +147,8 @@ LOOP_TEST(a_word_that_the_limit_forbade_is_zeroed_later, 0, 2) {
   ck_assert_uint_gt(forbidden, ROUNDS / 2);
 }
 
-/* The ring is filled as far as it goes, again and again, behind a reader that has read but a part. */
+/* The ring is filled as far as it goes, again and again, behind a reader that has read but a
+ * part. */
 LOOP_TEST(a_word_zeroed_ahead_touches_nothing_that_is_still_to_be_read, 0, 9) {
   const size_t lengths[] = {0, 112, 113, 240, 496, 500, 900, 1008, 1900};
   size_t bytes = lengths[_i];

@@ -79,7 +79,8 @@ LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS) {
   ck_assert_int_eq(ringcast_reader_stats(reader, &before), 0);
   read_all(reader);
   ck_assert_int_eq(ringcast_reader_stats(reader, &after), 0);
-  ck_assert_uint_eq(after.wakes, before.wakes + 1); /* not left to the next time that it looks by itself */
+  ck_assert_uint_eq(after.wakes,
+                    before.wakes + 1); /* not left to the next time that it looks by itself */
   ck_assert_int_eq(send_by_fd(writer, fd), 0);
 }
 
@@ -89,7 +90,8 @@ static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, si
   struct ringcast_frame frame;
   struct ringcast_span span;
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-  if (asked_too != 0) ck_assert_int_eq(ringcast_writer_reserve(writer, asked_too, 0, &span), -EAGAIN);
+  if (asked_too != 0)
+    ck_assert_int_eq(ringcast_writer_reserve(writer, asked_too, 0, &span), -EAGAIN);
   ck_assert_int_eq(ringcast_reader_stats(reader, &before), 0);
   for (int count = 1; ringcast_reader_next(reader, 0, &frame) == 0; count++) {
     ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
@@ -140,7 +142,8 @@ LOOP_TEST(a_death_ends_the_wait, 0, WAYS) {
   for (int i = 0; i < 4; i++) {
     uint32_t policy = policies[i % 2];
     ringcast_writer *writer = make(policy, RINGCAST_FAIL, 0);
-    ringcast_reader *reader = i < 2 ? NULL : attach(writer); /* it lives, is in the way too, and is asked first */
+    ringcast_reader *reader =
+        i < 2 ? NULL : attach(writer); /* it lives, is in the way too, and is asked first */
     pid_t pid = start_reader(writer);
     int fd = room_fd(writer);
     ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -213,7 +216,8 @@ LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
     ck_assert_int_eq(result, -EAGAIN);
     ck_says("spill memory");
     read_all(reader);
-    while ((result = ringcast_writer_reserve(writer, 1 << 20, 0, &span)) == -EAGAIN) ck_assert(is_readable(fd, -1));
+    while ((result = ringcast_writer_reserve(writer, 1 << 20, 0, &span)) == -EAGAIN)
+      ck_assert(is_readable(fd, -1));
     ck_assert_int_eq(result, 0);
     ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   }

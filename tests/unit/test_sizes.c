@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program and a library of different releases: public structs that are shorter or longer than the library's own. */
+/* A program and a library of different releases: public structs that are shorter or longer than the
+ * library's own. */
 #include <errno.h>
 
 #include "ringcast/gpu.h"
@@ -71,8 +72,10 @@ static const struct call {
     {
         {"ringcast_writer_options", sizeof(struct ringcast_writer_options), create, 0},
         {"ringcast_reader_options", sizeof(struct ringcast_reader_options), attach_as, 0},
-        {"ringcast_gpu_writer_options", sizeof(struct ringcast_gpu_writer_options), open_gpu_writer, 0},
-        {"ringcast_gpu_reader_options", sizeof(struct ringcast_gpu_reader_options), open_gpu_reader, 0},
+        {"ringcast_gpu_writer_options", sizeof(struct ringcast_gpu_writer_options), open_gpu_writer,
+         0},
+        {"ringcast_gpu_reader_options", sizeof(struct ringcast_gpu_reader_options), open_gpu_reader,
+         0},
 },
   results[] = {
       {"ringcast_info", sizeof(struct ringcast_info), ask_writer_info, 0},
@@ -90,7 +93,11 @@ static const struct call {
       {"ringcast_gpu_info", sizeof(struct ringcast_gpu_info), info_of_gpu_reader, 0},
 };
 
-enum { OPTIONS = sizeof options / sizeof *options, RESULTS = sizeof results / sizeof *results, ROOM = 512 };
+enum {
+  OPTIONS = sizeof options / sizeof *options,
+  RESULTS = sizeof results / sizeof *results,
+  ROOM = 512
+};
 
 static void set_up(void) {
   remember();
@@ -157,7 +164,8 @@ LOOP_TEST(results_are_filled_as_far_as_the_caller_has_room, 0, RESULTS) {
     memcpy(whole, &call->size, sizeof size);
     memcpy(filled, &size, sizeof size);
     ck_assert_int_eq(call->make(whole), call->result);
-    ck_assert_msg(call->make(filled) == call->result, "%s %+d: %s", call->type, more, ringcast_last_error());
+    ck_assert_msg(call->make(filled) == call->result, "%s %+d: %s", call->type, more,
+                  ringcast_last_error());
     ck_assert_mem_eq(filled, &size, sizeof size); /* the caller's own */
     ck_assert_mem_eq(filled + sizeof size, whole + sizeof size, known - sizeof size);
     ck_assert_uint_eq(others_than(0, filled + known, size - known), 0);
@@ -192,7 +200,8 @@ TEST(the_first_peers_size_is_that_of_all) {
       uint32_t head[2] = {size, i}; /* size, slot */
       ck_assert_mem_eq(peers + (size_t)i * size, head, sizeof head);
     }
-    ck_assert_uint_eq(others_than(0xa5, peers + 2 * (size_t)size, sizeof peers - 2 * (size_t)size), 0);
+    ck_assert_uint_eq(others_than(0xa5, peers + 2 * (size_t)size, sizeof peers - 2 * (size_t)size),
+                      0);
   }
   ck_assert_int_eq(ringcast_writer_peers(writer, NULL, 0), 2);
 }

@@ -122,7 +122,8 @@ TEST(nothing_is_freed_while_somebody_joins) {
 
 TEST(only_so_many_are_in_flight) {
   struct rc_ring_reader reader = join();
-  rc_spill_init(&spill, (RC_SPILL_REGIONS + 10) * (uint64_t)RC_SPILL_UNIT); /* nothing is written there */
+  rc_spill_init(&spill,
+                (RC_SPILL_REGIONS + 10) * (uint64_t)RC_SPILL_UNIT); /* nothing is written there */
   uint64_t offset;
   for (uint64_t i = 0; i < RC_SPILL_REGIONS; i++) {
     ck_assert_int_eq(open_at(1, &offset), 0);
@@ -141,11 +142,12 @@ TEST(only_so_many_are_in_flight) {
   }
 }
 
-/* ---- Taps ------------------------------------------------------------------------------------------------------- */
+/* ---- Taps ------------------------------------------------------------------------------------ */
 
 static struct rc_ring_reader *in_the_way;
 
-/* Just behind the last byte that is copied, all let go of the frame and the writer takes its place. */
+/* Just behind the last byte that is copied, all let go of the frame and the writer takes its
+ * place. */
 static int fetch_and_reuse(void *context, uint64_t offset, void *to, uint64_t bytes) {
   (void)context;
   memcpy(to, memory + offset, bytes);
@@ -168,7 +170,8 @@ TEST(a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost) {
   expect(&reader, 1, bytes_of(2));
   in_the_way = &reader;
   ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), 0);
-  ck_assert(frame.kind == 2 && frame.bytes == bytes_of(UNITS) && pattern_matches(buffer, frame.bytes, 2));
+  ck_assert(frame.kind == 2 && frame.bytes == bytes_of(UNITS) &&
+            pattern_matches(buffer, frame.bytes, 2));
   ck_assert(tap.gaps == 1 && tap.lost_bytes == frame.position);
 }
 
@@ -205,7 +208,7 @@ TEST(a_tap_that_loses_each_frame_comes_back_after_a_lap) {
   ck_assert_uint_eq(robbed.lost_bytes, CAPACITY);
 }
 
-/* ---- Notes that can't be right ---------------------------------------------------------------------------------- */
+/* ---- Notes that can't be right --------------------------------------------------------------- */
 
 TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
   const uint64_t all = UNITS * RC_SPILL_UNIT;

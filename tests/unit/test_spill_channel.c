@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames larger than the ring, by the public API within one process: sending, waiting, growing, giving back. */
+/* Frames larger than the ring, by the public API within one process: sending, waiting, growing,
+ * giving back. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/mman.h>
@@ -8,7 +9,7 @@
 #include "shm/os.h"
 #include "tests/support/spill.h"
 
-/* ---- Sending ---------------------------------------------------------------------------------------------------- */
+/* ---- Sending --------------------------------------------------------------------------------- */
 
 TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
   SCOPED_WRITER writer = make_writer(4 * MIB);
@@ -43,7 +44,7 @@ TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.stalls, 1);
   ck_assert_uint_eq(rc_load_relaxed(&writer->ring.view.control->wanted), 0); /* it waits no more */
-  ck_assert_int_eq(send(writer, 1, 100), 0);                                 /* small frames go on */
+  ck_assert_int_eq(send(writer, 1, 100), 0); /* small frames go on */
   struct ringcast_frame first = expect(reader, 0, 3 * MIB);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 0, &span), -EAGAIN); /* held */
   ck_assert_int_eq(ringcast_reader_release(reader, &first), 0);
@@ -117,7 +118,8 @@ TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   read_one(reader, 4, 100);
   ck_assert_int_eq(send(writer, 3, 4 * MIB - 16), 0);
   read_one(reader, 3, 4 * MIB - 16);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, 3 * MIB, 0, &span), 0); /* still open when it is closed */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 3 * MIB, 0, &span),
+                   0); /* still open when it is closed */
 }
 
 static struct rc_os real_os;
@@ -165,7 +167,7 @@ TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
   read_one(reader, 0, 5 * MIB); /* it is still the next one */
 }
 
-/* ---- Giving back ------------------------------------------------------------------------------------------------ */
+/* ---- Giving back ----------------------------------------------------------------------------- */
 
 static uint32_t now = 1000;
 static uint32_t fake_seconds(void) { return now; }

@@ -18,7 +18,8 @@ static struct {
 
 static bool is_free(int unit, int passed) {
   for (int i = passed; i < model.flights; i++)
-    if (unit >= model.flight[i].first && unit < model.flight[i].first + model.flight[i].count) return false;
+    if (unit >= model.flight[i].first && unit < model.flight[i].first + model.flight[i].count)
+      return false;
   return true;
 }
 
@@ -73,7 +74,8 @@ static void play(struct player *player, uint64_t random, const uint64_t *bytes_b
     int which = (int)(random / 2 % (uint64_t)player->holds);
     release(&player->reader, player->held[which]);
     player->held[which] = player->held[--player->holds];
-  } else if (player->holds < 8 && rc_ring_held(&player->reader) < 8 && rc_ring_next(&player->reader, &frame) == 0) {
+  } else if (player->holds < 8 && rc_ring_held(&player->reader) < 8 &&
+             rc_ring_next(&player->reader, &frame) == 0) {
     ck_assert(frame.spilled);
     uint64_t number;
     memcpy(&number, frame.data, 8);

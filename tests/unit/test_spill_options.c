@@ -61,7 +61,8 @@ TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
   writer = make_writer(RINGCAST_NO_SPILL);
   ck_assert_uint_eq(info_of(writer).spill_bytes, 0);
   ringcast_writer_close(writer);
-  const char *bad[] = {"much", "-1", "+1", "1M", " 5", "5 ", "0x10", "99999999999999999999999", "1099511627777"};
+  const char *bad[] = {
+      "much", "-1", "+1", "1M", " 5", "5 ", "0x10", "99999999999999999999999", "1099511627777"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     setenv("RINGCAST_SPILL_BYTES", bad[i], 1);
     ck_assert_int_eq(create(0, &writer), -EINVAL);
@@ -105,7 +106,9 @@ static void with_small_files(void *context) {
   child_must(info_of(writer).spill_bytes == 0 && info_of(writer).spill_error == -EFBIG);
 }
 
-TEST(a_limit_of_file_sizes_leaves_a_ring_without) { child_must_succeed(start_child(with_small_files, NULL)); }
+TEST(a_limit_of_file_sizes_leaves_a_ring_without) {
+  child_must_succeed(start_child(with_small_files, NULL));
+}
 
 #if !defined(__SANITIZE_ADDRESS__) /* whose shadow takes more addresses than there may be */
 static void with_few_addresses(void *context) {
@@ -164,7 +167,8 @@ TEST(a_default_that_cannot_be_sealed_leaves_a_ring_without) {
 int main(void) {
   unsetenv("RINGCAST_SPILL_BYTES");
 #if defined(__SANITIZE_ADDRESS__)
-  tell_skipped("a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader", "AddressSanitizer takes too many");
+  tell_skipped("a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader",
+               "AddressSanitizer takes too many");
 #endif
   return run_tests("spill_options", remember, nothing_is_left);
 }

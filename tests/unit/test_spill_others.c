@@ -10,7 +10,7 @@
 #include "tests/support/children.h"
 #include "tests/support/spill.h"
 
-/* ---- Taps and enemies ------------------------------------------------------------------------------------------- */
+/* ---- Taps and enemies ------------------------------------------------------------------------ */
 
 TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ringcast_writer *writer = make_writer(8 * MIB);
@@ -22,7 +22,8 @@ TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   for (uint64_t i = 0; i < 10; i++) {
     ck_assert_int_eq(send(writer, i, 3 * MIB + i), 0);
     ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
-    ck_assert(frame.kind == i && frame.bytes == 3 * MIB + i && pattern_matches(frame.data, frame.bytes, i));
+    ck_assert(frame.kind == i && frame.bytes == 3 * MIB + i &&
+              pattern_matches(frame.data, frame.bytes, i));
     read_one(reader, i, 3 * MIB + i);
   }
   /* What a reader holds is there for the tap, too. */
@@ -33,7 +34,8 @@ TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ck_assert_int_eq(send(writer, 2, 1 * MIB), 0); /* over the first */
   ck_assert_int_eq(send(writer, 3, 10), 0);
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
-  ck_assert(frame.kind == 1 && frame.bytes == 4 * MIB && pattern_matches(frame.data, frame.bytes, 1));
+  ck_assert(frame.kind == 1 && frame.bytes == 4 * MIB &&
+            pattern_matches(frame.data, frame.bytes, 1));
   ck_assert_int_eq(ringcast_tap_lost(tap, &bytes, &gaps), 0);
   ck_assert_uint_eq(bytes, RC_FRAME_ALIGN);
   ck_assert_uint_eq(gaps, 1);
@@ -87,7 +89,8 @@ TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
   ringcast_reader *reader;
   ringcast_tap *tap;
   struct rc_identity *id = &rc_segment_control(&writer->segment)->id, good = *id;
-  const uint64_t sizes[] = {2 * MIB, 6 * MIB, 4 * MIB + 1, RC_MAX_BYTES + 2 * MIB, UINT64_MAX, (uint64_t)1 << 63};
+  const uint64_t sizes[] = {2 * MIB,    6 * MIB,          4 * MIB + 1, RC_MAX_BYTES + 2 * MIB,
+                            UINT64_MAX, (uint64_t)1 << 63};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     id->spill_bytes = sizes[i];
     ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EPROTO);
@@ -120,7 +123,8 @@ TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
 }
 
 static void must_not_end_it(void *writer) {
-  child_must(ringcast_writer_commit(writer, MIB, 0) == -ECHILD && ringcast_writer_abort(writer) == -ECHILD);
+  child_must(ringcast_writer_commit(writer, MIB, 0) == -ECHILD &&
+             ringcast_writer_abort(writer) == -ECHILD);
   ringcast_writer_close(writer);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether who waits spins, yields or sleeps at once: by the CPUs that there are, by how many wait, and by how long it
- * took lately. And which of the CPU's own ways to wait is taken. */
+/* Whether who waits spins, yields or sleeps at once: by the CPUs that there are, by how many wait,
+ * and by how long it took lately. And which of the CPU's own ways to wait is taken. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -138,7 +138,8 @@ TEST(a_crowd_yields_and_does_not_spin_however_long_it_may) {
 TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
   struct target target = {0};
   set_up_crowd(&target, 0);
-  for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
+  for (int i = 0; i < 10; i++)
+    ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
   ck_assert(!yields_in_a_wait(&target));
   target.waiter.credit = 1;
   target.waiter.holdoff.left = 0; /* the test may have lost the CPU itself */
@@ -205,7 +206,7 @@ TEST(more_than_1024_possible_cpus_are_counted) {
   ck_assert_uint_eq(rc_cpus_count(&shared), 3);
 }
 
-/* ---- The CPU's own ways ----------------------------------------------------------------------------------------- */
+/* ---- The CPU's own ways ---------------------------------------------------------------------- */
 
 TEST(a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only) {
   enum rc_cpu_wait how = rc_cpu_wait_choose();

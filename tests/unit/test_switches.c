@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RINGCAST_DISABLE, by what rings do and not by what they were told: each thing that it names is not used, and each
- * that it does not name is, where the machine has it. Each is also switched off here. The suite is run again under each
- * name: this shows that such a run does force what it says.
+ * RINGCAST_DISABLE, by what rings do and not by what they were told: each thing that it names is
+ * not used, and each that it does not name is, where the machine has it. Each is also switched off
+ * here. The suite is run again under each name: this shows that such a run does force what it says.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,19 +32,22 @@ static void prepare(void) {
 }
 
 TEST(each_name_is_one_that_the_library_knows) {
-  static const char known[] = ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,retain,dlpack_api,cuda,"
-                              "cuda_register,";
+  static const char known[] =
+      ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,retain,dlpack_api,cuda,"
+      "cuda_register,";
   const char *list = getenv("RINGCAST_DISABLE");
   char copy[256], word[270], *rest = copy;
   snprintf(copy, sizeof copy, "%s", list ? list : "");
   for (char *name; (name = strtok_r(rest, " ,", &rest));) {
     snprintf(word, sizeof word, ",%s,", name);
-    ck_assert_msg(strstr(known, word), "RINGCAST_DISABLE has '%s', which switches nothing off", name);
+    ck_assert_msg(strstr(known, word), "RINGCAST_DISABLE has '%s', which switches nothing off",
+                  name);
   }
 }
 
 TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
-  static const char *const unknown[] = {"io-uring", "foo", "io_urin", "spins", "SPIN", "hugetlb;numa"};
+  static const char *const unknown[] = {"io-uring", "foo",  "io_urin",
+                                        "spins",    "SPIN", "hugetlb;numa"};
   ringcast_writer *writer = make_writer(4096, 4), *refused = NULL;
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
@@ -82,7 +85,8 @@ LOOP_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off, 0, 2) {
   uint32_t best = RINGCAST_MEMORY_PAGES;
   for (int i = 0; i < 2; i++) {
     struct rc_memory memory;
-    int result = rc_memory_create_data(4 << 20, &(struct rc_memory_wish){.memory = kinds[i]}, &memory);
+    int result =
+        rc_memory_create_data(4 << 20, &(struct rc_memory_wish){.memory = kinds[i]}, &memory);
     if (rc_feature_disabled(ringcast_memory_name(kinds[i]))) {
       ck_assert_int_eq(result, -ENOSYS);
       ck_assert_ptr_nonnull(strstr(rc_error_text(), "RINGCAST_DISABLE"));
@@ -99,7 +103,8 @@ LOOP_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off, 0, 2) {
   if (expected && _i == 0) ck_assert_str_eq(ringcast_memory_name(info.memory), expected);
 }
 
-static int count_places(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
+static int count_places(void *address, size_t bytes, const unsigned long *nodes, unsigned count,
+                        bool interleaved) {
   (void)address, (void)bytes, (void)nodes, (void)count, (void)interleaved;
   calls++;
   return 0;
@@ -107,20 +112,24 @@ static int count_places(void *address, size_t bytes, const unsigned long *nodes,
 
 LOOP_TEST(a_node_is_asked_for_unless_switched_off, 0, 2) {
   if (_i == 1) disable_too("numa");
-  static const struct fake_file two_nodes[] = {
-      {"/sys/devices/system/node/has_memory", "0-1\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"}, {0}};
+  static const struct fake_file two_nodes[] = {{"/sys/devices/system/node/has_memory", "0-1\n"},
+                                               {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"},
+                                               {0}};
   use_fake_files(two_nodes);
   rc_os.place = count_places;
   SCOPED_WRITER writer = writer_of(.numa = RINGCAST_NUMA_NODE, .numa_node = 1);
   struct ringcast_info info = info_of(writer);
   ck_assert_int_eq(calls > 0, !rc_feature_disabled("numa"));
-  ck_assert_uint_eq(info.numa, rc_feature_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
+  ck_assert_uint_eq(info.numa,
+                    rc_feature_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
   ck_assert_int_eq(info.numa_error, rc_feature_disabled("numa") ? -ENOSYS : 0);
 }
 
 TEST(the_environment_names_what_is_switched_off) {
-  const char *with[] = {"io_uring", "numa,io_uring", "io_uring,numa", " numa , io_uring ", ",,io_uring,"};
-  const char *without[] = {"", ",", "io", "io_uring2", "xio_uring", "numa,spin", "io,_uring", "IO_URING"};
+  const char *with[] = {"io_uring", "numa,io_uring", "io_uring,numa", " numa , io_uring ",
+                        ",,io_uring,"};
+  const char *without[] = {"",          ",",         "io",        "io_uring2",
+                           "xio_uring", "numa,spin", "io,_uring", "IO_URING"};
   unsetenv("RINGCAST_DISABLE");
   ck_assert(!rc_feature_disabled("io_uring"));
   for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
@@ -180,8 +189,10 @@ static enum rc_cpu_wait best_cpu_wait(void) {
 
 LOOP_TEST(waits_are_left_to_the_cpu_unless_switched_off, 0, 2) {
   if (_i == 1) disable_too("cpu_wait");
-  enum rc_cpu_wait best = best_cpu_wait(), expected = rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
-  if (best == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
+  enum rc_cpu_wait best = best_cpu_wait(),
+                   expected = rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
+  if (best == RC_CPU_PAUSE)
+    tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
   SCOPED_WRITER writer = make_writer(4096, 4);
   SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(writer->waiter.cpu_wait, expected);
@@ -193,7 +204,8 @@ static int pretended_cpus(void) { return 2; }
 LOOP_TEST(waits_spin_unless_switched_off, 0, 2) {
   if (_i == 1) disable_too("spin");
   rc_os.online_cpus = pretended_cpus;
-  struct ringcast_info of_writer = {.size = sizeof of_writer}, of_reader = {.size = sizeof of_reader};
+  struct ringcast_info of_writer = {.size = sizeof of_writer},
+                       of_reader = {.size = sizeof of_reader};
   SCOPED_WRITER writer = make_writer(4096, 4);
   SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_info(writer, &of_writer), 0);

@@ -78,7 +78,8 @@ TEST(a_tap_does_not_sleep_where_readers_do) {
 static int lap(ringcast_writer *writer, ringcast_tap *tap) {
   static const uint8_t data[1000];
   struct ringcast_frame frame;
-  for (int i = 0; i < 130; i++) ck_assert_int_eq(ringcast_writer_send(writer, data, sizeof data, 0, 0), 0);
+  for (int i = 0; i < 130; i++)
+    ck_assert_int_eq(ringcast_writer_send(writer, data, sizeof data, 0, 0), 0);
   return ringcast_tap_next(tap, 0, &frame);
 }
 
@@ -129,8 +130,8 @@ TEST(a_tap_sees_since_when_a_reader_blocks) {
   ringcast_tap_close(tap);
 }
 
-/* The writer does not wait any more: it sends smaller frames, or has given up. Or its times can't be right: it is
- * hostile, or its clock is that of another time namespace. */
+/* The writer does not wait any more: it sends smaller frames, or has given up. Or its times can't
+ * be right: it is hostile, or its clock is that of another time namespace. */
 LOOP_TEST(a_tap_does_not_believe_an_old_clock, 0, 5) {
   use_own_clock();
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -174,7 +175,8 @@ TEST(lags_in_frames_are_each_readers_own) {
   for (int i = 0; i < 9; i++) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
   for (int i = 0; i < 3; i++)
     for (int taken = 0; taken < 3 * ((i + 1) % 3); taken++) take_one(readers[i]);
-  for (uint32_t i = 0; i < 3; i++) ck_assert_uint_eq(peer_at(writer, i).lag_frames, 9 - 3 * ((i + 1) % 3));
+  for (uint32_t i = 0; i < 3; i++)
+    ck_assert_uint_eq(peer_at(writer, i).lag_frames, 9 - 3 * ((i + 1) % 3));
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors: counting their bytes, and packing any strides into C order, against a reference that copies one element at a
- * time. Sources and results stand in blocks of exactly their size, so a sanitizer sees each byte too far. */
+/* Tensors: counting their bytes, and packing any strides into C order, against a reference that
+ * copies one element at a time. Sources and results stand in blocks of exactly their size, so a
+ * sanitizer sees each byte too far. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,9 +10,11 @@
 #include "ringcast/frame.h"
 #include "tests/support/suite.h"
 
-static const struct ringcast_dtype U8 = {1, 8, 1}, I64 = {0, 64, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
-static const struct ringcast_dtype WHOLE[] = {{1, 8, 1}, {2, 16, 1}, {2, 32, 1}, {2, 64, 1}, {5, 128, 1},
-                                              {1, 8, 3}, {2, 32, 5}, {6, 8, 1},  {17, 4, 2}, {0, 12, 2}};
+static const struct ringcast_dtype U8 = {1, 8, 1}, I64 = {0, 64, 1}, F32 = {2, 32, 1},
+                                   INT4 = {0, 4, 1};
+static const struct ringcast_dtype WHOLE[] = {{1, 8, 1},   {2, 16, 1}, {2, 32, 1}, {2, 64, 1},
+                                              {5, 128, 1}, {1, 8, 3},  {2, 32, 5}, {6, 8, 1},
+                                              {17, 4, 2},  {0, 12, 2}};
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 static uint64_t seed = 0x9e3779b97f4a7c15u;
@@ -21,9 +24,11 @@ static uint64_t random_below(uint64_t bound) {
   return (seed * 0x2545f4914f6cdd1du >> 16) % bound;
 }
 
-static struct ringcast_tensor tensor_of(struct ringcast_dtype dtype, int32_t ndim, const int64_t *shape,
-                                        const int64_t *strides, const void *data) {
-  return (struct ringcast_tensor){.data = data, .dtype = dtype, .ndim = ndim, .shape = shape, .strides = strides};
+static struct ringcast_tensor tensor_of(struct ringcast_dtype dtype, int32_t ndim,
+                                        const int64_t *shape, const int64_t *strides,
+                                        const void *data) {
+  return (struct ringcast_tensor){
+      .data = data, .dtype = dtype, .ndim = ndim, .shape = shape, .strides = strides};
 }
 
 static uint64_t bytes_of(struct ringcast_tensor tensor) {
@@ -59,7 +64,8 @@ static void pack_and_compare(const struct ringcast_tensor *tensor, int64_t item)
   free(packed), free(expected);
 }
 
-/* Gives the tensor data that reaches exactly from its lowest to its highest element, and packs it. */
+/* Gives the tensor data that reaches exactly from its lowest to its highest element, and packs
+ * it. */
 static void pack_in_exact_memory(struct ringcast_tensor tensor) {
   int64_t item = tensor.dtype.bits * tensor.dtype.lanes / 8, low = 0, high = 0;
   bool empty = false;
@@ -82,21 +88,28 @@ TEST(bytes_are_elements_times_their_size) {
   ck_assert_uint_eq(bytes_of(tensor_of(U8, 3, shape, NULL, NULL)), 30);
   ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, shape, NULL, NULL)), 120);
   ck_assert_uint_eq(bytes_of(tensor_of(F32, 0, NULL, NULL, NULL)), 4);
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){5, 128, 1}, 1, shape, NULL, NULL)), 48);
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){2, 255, 65535}, 1, (int64_t[]){8}, NULL, NULL)),
-                    255u * 65535);
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){5, 128, 1}, 1, shape, NULL, NULL)),
+                    48);
+  ck_assert_uint_eq(
+      bytes_of(tensor_of((struct ringcast_dtype){2, 255, 65535}, 1, (int64_t[]){8}, NULL, NULL)),
+      255u * 65535);
 }
 
 TEST(bytes_of_less_than_eight_bits_round_up_once) {
   ck_assert_uint_eq(bytes_of(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL)), 3);
-  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){3, 3}, NULL, NULL)), 5); /* not a byte up in each row */
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){0, 1, 1}, 1, (int64_t[]){17}, NULL, NULL)), 3);
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){15, 6, 1}, 1, (int64_t[]){9}, NULL, NULL)), 7);
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){17, 4, 2}, 1, (int64_t[]){9}, NULL, NULL)), 9);
+  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){3, 3}, NULL, NULL)),
+                    5); /* not a byte up in each row */
+  ck_assert_uint_eq(
+      bytes_of(tensor_of((struct ringcast_dtype){0, 1, 1}, 1, (int64_t[]){17}, NULL, NULL)), 3);
+  ck_assert_uint_eq(
+      bytes_of(tensor_of((struct ringcast_dtype){15, 6, 1}, 1, (int64_t[]){9}, NULL, NULL)), 7);
+  ck_assert_uint_eq(
+      bytes_of(tensor_of((struct ringcast_dtype){17, 4, 2}, 1, (int64_t[]){9}, NULL, NULL)), 9);
   ck_assert_uint_eq(bytes_of(tensor_of(INT4, 0, NULL, NULL, NULL)), 1);
   /* The bits of all elements need not fit in 64. */
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){0, 7, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL)),
-                    8070450532247928832u);
+  ck_assert_uint_eq(
+      bytes_of(tensor_of((struct ringcast_dtype){0, 7, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL)),
+      8070450532247928832u);
 }
 
 TEST(bytes_of_an_empty_tensor_are_none) {
@@ -109,11 +122,14 @@ TEST(bytes_of_an_empty_tensor_are_none) {
 TEST(bytes_that_cannot_be_counted_are_refused) {
   const int64_t big = (int64_t)1 << 32;
   ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){big, big}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8 + 1}, NULL, NULL)), -EINVAL);
-  ck_assert_uint_eq(bytes_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8}, NULL, NULL)), INT64_MAX - 7);
+  ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8 + 1}, NULL, NULL)),
+                   -EINVAL);
+  ck_assert_uint_eq(bytes_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8}, NULL, NULL)),
+                    INT64_MAX - 7);
   ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX}, NULL, NULL)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of(U8, 4, (int64_t[]){big, 3, big, 1}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 3, (int64_t[]){big, big, 0}, NULL, NULL)), -EINVAL); /* nor its strides */
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 3, (int64_t[]){big, big, 0}, NULL, NULL)),
+                   -EINVAL); /* nor its strides */
 }
 
 TEST(shapes_and_dtypes_out_of_range_are_refused) {
@@ -126,19 +142,24 @@ TEST(shapes_and_dtypes_out_of_range_are_refused) {
   ck_assert_int_eq(refusal_of(tensor_of(U8, 1, (int64_t[]){-1}, NULL, NULL)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){-1, -1}, NULL, NULL)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){0, INT64_MIN}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 0, 1}, 0, NULL, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 32, 0}, 0, NULL, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){18, 8, 1}, 0, NULL, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 0, 1}, 0, NULL, NULL, NULL)),
+                   -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 32, 0}, 0, NULL, NULL, NULL)),
+                   -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){18, 8, 1}, 0, NULL, NULL, NULL)),
+                   -EINVAL);
 }
 
 TEST(less_than_eight_bits_go_in_c_order_only) {
   uint8_t data[3] = {0x21, 0x43, 0x05}, out[3] = {0};
   struct ringcast_tensor tensor = tensor_of(INT4, 2, (int64_t[]){1, 5}, (int64_t[]){99, 1}, data);
-  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0); /* a stride that nobody takes does not matter */
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out),
+                   0); /* a stride that nobody takes does not matter */
   ck_assert_mem_eq(out, data, 3);
   ck_assert_int_eq(refusal_of(tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){2}, data)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){0}, data)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(INT4, 2, (int64_t[]){2, 3}, (int64_t[]){1, 2}, data)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(INT4, 2, (int64_t[]){2, 3}, (int64_t[]){1, 2}, data)),
+                   -EINVAL);
   tensor = tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){-1}, data + 2);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL);
 }
@@ -151,30 +172,42 @@ static struct ringcast_tensor padded(struct ringcast_tensor tensor) {
 TEST(padded_elements_each_take_bytes_of_their_own) {
   ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL))), 5);
   ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 0, NULL, NULL, NULL))), 1);
-  ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){1, 1, 1}, 2, (int64_t[]){3, 3}, NULL, NULL))), 9);
-  ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){15, 6, 3}, 1, (int64_t[]){2}, NULL, NULL))), 6);
-  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){INT64_MAX}, NULL, NULL))), INT64_MAX);
-  ck_assert_int_eq(
-      refusal_of(padded(tensor_of((struct ringcast_dtype){0, 12, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL))), -EINVAL);
+  ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){1, 1, 1}, 2,
+                                              (int64_t[]){3, 3}, NULL, NULL))),
+                    9);
+  ck_assert_uint_eq(
+      bytes_of(padded(tensor_of((struct ringcast_dtype){15, 6, 3}, 1, (int64_t[]){2}, NULL, NULL))),
+      6);
+  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){INT64_MAX}, NULL, NULL))),
+                    INT64_MAX);
+  ck_assert_int_eq(refusal_of(padded(tensor_of((struct ringcast_dtype){0, 12, 1}, 1,
+                                               (int64_t[]){INT64_MAX}, NULL, NULL))),
+                   -EINVAL);
 }
 
 TEST(padding_where_there_is_nothing_to_pad_is_refused) {
   for (int i = 0; i < COUNT(WHOLE); i++) {
-    ck_assert_int_eq(refusal_of(padded(tensor_of(WHOLE[i], 1, (int64_t[]){4}, NULL, NULL))), -EINVAL);
+    ck_assert_int_eq(refusal_of(padded(tensor_of(WHOLE[i], 1, (int64_t[]){4}, NULL, NULL))),
+                     -EINVAL);
   }
-  ck_assert_int_eq(refusal_of(padded(tensor_of((struct ringcast_dtype){0, 0, 1}, 0, NULL, NULL, NULL))), -EINVAL);
+  ck_assert_int_eq(
+      refusal_of(padded(tensor_of((struct ringcast_dtype){0, 0, 1}, 0, NULL, NULL, NULL))),
+      -EINVAL);
 }
 
 LOOP_TEST(padded_elements_pack_from_any_strides, 0, 6) {
-  static const struct ringcast_dtype dtypes[] = {{0, 4, 1}, {1, 1, 1}, {1, 7, 1}, {15, 6, 1}, {0, 12, 1}, {3, 5, 5}};
+  static const struct ringcast_dtype dtypes[] = {{0, 4, 1},  {1, 1, 1},  {1, 7, 1},
+                                                 {15, 6, 1}, {0, 12, 1}, {3, 5, 5}};
   struct ringcast_dtype dtype = dtypes[_i];
   int64_t item = (dtype.bits * dtype.lanes + 7) / 8;
   uint8_t data[12 * 4];
   for (int i = 0; i < (int)sizeof data; i++) data[i] = (uint8_t)random_below(256);
   static const int64_t strides[][2] = {{4, 1}, {1, 3}, {0, 1}, {1, 0}, {-4, -1}, {-4, 1}};
   for (int i = 0; i < COUNT(strides); i++) {
-    const uint8_t *first = data + (strides[i][0] < 0 ? 8 : 0) * item + (strides[i][1] < 0 ? 3 : 0) * item;
-    struct ringcast_tensor tensor = padded(tensor_of(dtype, 2, (int64_t[]){3, 4}, strides[i], first));
+    const uint8_t *first =
+        data + (strides[i][0] < 0 ? 8 : 0) * item + (strides[i][1] < 0 ? 3 : 0) * item;
+    struct ringcast_tensor tensor =
+        padded(tensor_of(dtype, 2, (int64_t[]){3, 4}, strides[i], first));
     pack_and_compare(&tensor, item);
   }
 }
@@ -184,30 +217,31 @@ LOOP_TEST(named_layouts_pack_as_the_reference_does, 0, COUNT(WHOLE)) {
     int32_t ndim;
     int64_t shape[4], strides[4];
   } cases[] = {
-      {0, {0}, {0}},                                      /* 0-d */
-      {2, {3, 4}, {4, 1}},                                /* C order */
-      {2, {3, 4}, {1, 3}},                                /* transposed */
-      {2, {3, 4}, {7, 1}},                                /* rows of a wider one */
-      {2, {3, 4}, {8, 2}},                                /* every second, the axes merge */
-      {3, {2, 3, 4}, {30, 4, 1}},                         /* planes */
-      {3, {2, 3, 4}, {4, 8, 1}},                          /* rows permuted */
-      {4, {2, 1, 3, 1}, {3, INT64_MAX, 1, INT64_MIN}},    /* strides of size 1 may be anything */
-      {4, {2, 1, 3, 1}, {1, INT64_MAX, 2, INT64_MIN}},    /* ... */
-      {1, {5}, {0}},                                      /* expanded */
-      {2, {3, 4}, {0, 1}},                                /* one row again and again */
-      {2, {3, 4}, {1, 0}},                                /* each element again and again */
-      {2, {3, 4}, {0, 0}},                                /* one element */
-      {1, {5}, {-1}},                                     /* reversed */
-      {2, {3, 4}, {-4, -1}},                              /* reversed, both */
-      {2, {3, 4}, {-4, 1}},                               /* rows from last to first */
-      {2, {3, 4}, {4, -1}},                               /* each row reversed */
-      {3, {2, 2, 2}, {-1, 0, 5}},                         /* of each one */
-      {2, {0, 4}, {4, 1}},                                /* empty */
-      {2, {4, 0}, {3, INT64_MAX}},                        /* empty, and its strides point anywhere */
+      {0, {0}, {0}},                                   /* 0-d */
+      {2, {3, 4}, {4, 1}},                             /* C order */
+      {2, {3, 4}, {1, 3}},                             /* transposed */
+      {2, {3, 4}, {7, 1}},                             /* rows of a wider one */
+      {2, {3, 4}, {8, 2}},                             /* every second, the axes merge */
+      {3, {2, 3, 4}, {30, 4, 1}},                      /* planes */
+      {3, {2, 3, 4}, {4, 8, 1}},                       /* rows permuted */
+      {4, {2, 1, 3, 1}, {3, INT64_MAX, 1, INT64_MIN}}, /* strides of size 1 may be anything */
+      {4, {2, 1, 3, 1}, {1, INT64_MAX, 2, INT64_MIN}}, /* ... */
+      {1, {5}, {0}},                                   /* expanded */
+      {2, {3, 4}, {0, 1}},                             /* one row again and again */
+      {2, {3, 4}, {1, 0}},                             /* each element again and again */
+      {2, {3, 4}, {0, 0}},                             /* one element */
+      {1, {5}, {-1}},                                  /* reversed */
+      {2, {3, 4}, {-4, -1}},                           /* reversed, both */
+      {2, {3, 4}, {-4, 1}},                            /* rows from last to first */
+      {2, {3, 4}, {4, -1}},                            /* each row reversed */
+      {3, {2, 2, 2}, {-1, 0, 5}},                      /* of each one */
+      {2, {0, 4}, {4, 1}},                             /* empty */
+      {2, {4, 0}, {3, INT64_MAX}},                     /* empty, and its strides point anywhere */
       {3, {INT64_MAX, 0, 1}, {INT64_MIN, INT64_MAX, -1}}, /* ... */
   };
   for (int i = 0; i < COUNT(cases); i++)
-    pack_in_exact_memory(tensor_of(WHOLE[_i], cases[i].ndim, cases[i].shape, cases[i].strides, NULL));
+    pack_in_exact_memory(
+        tensor_of(WHOLE[_i], cases[i].ndim, cases[i].shape, cases[i].strides, NULL));
 }
 
 TEST(random_strides_pack_as_the_reference_does) {
@@ -231,7 +265,8 @@ TEST(random_strides_pack_as_the_reference_does) {
 
 TEST(sixty_four_dimensions_pack) {
   int64_t shape[RINGCAST_MAX_NDIM], strides[RINGCAST_MAX_NDIM], step = 1;
-  for (int i = 0; i < RINGCAST_MAX_NDIM; i++) { /* Fortran order; eleven of them have two elements */
+  for (int i = 0; i < RINGCAST_MAX_NDIM;
+       i++) { /* Fortran order; eleven of them have two elements */
     shape[i] = i % 6 == 0 ? 2 : 1;
     strides[i] = shape[i] == 1 ? INT64_MIN : step;
     step *= shape[i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A wait: the event, a death, cancelling, a signal and the time limit end it; it leaves nothing behind, and needs no
- * pidfds. */
+/* A wait: the event, a death, cancelling, a signal and the time limit end it; it leaves nothing
+ * behind, and needs no pidfds. */
 #define _GNU_SOURCE
 #include "shm/wait.h"
 
@@ -21,20 +21,24 @@ TEST(the_event_ends_it) {
   destroy(target);
 }
 
-/* ---- Signallers without a fence --------------------------------------------------------------------------------- */
+/* ---- Signallers without a fence -------------------------------------------------------------- */
 
 static struct target *settling;
 static int naps;
-static bool stores_late; /* the signaller's store comes to memory during the first sleep, and without a wake-up */
+static bool stores_late; /* the signaller's store comes to memory during the first sleep, and
+                            without a wake-up */
 enum { NAPS = 5 };
-static const int64_t expected_ns[NAPS] = {RC_SETTLE_NS, RC_SLICE_NS, RC_SLICE_NS, RC_SETTLE_NS, RC_SLICE_NS};
+static const int64_t expected_ns[NAPS] = {RC_SETTLE_NS, RC_SLICE_NS, RC_SLICE_NS, RC_SETTLE_NS,
+                                          RC_SLICE_NS};
 
-/* The third sleep ends with a signal that brings no value: the next sleep needs an announcement of its own. */
+/* The third sleep ends with a signal that brings no value: the next sleep needs an announcement of
+ * its own. */
 static int nap(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   (void)word;
   ck_assert_int_lt(naps, NAPS);
   ck_assert_int_eq(timeout_ns, expected_ns[naps++]);
-  ck_assert_uint_eq(settling->event.state, RC_EVENTCOUNT_SLEEPER | value); /* one announcement, which stands */
+  ck_assert_uint_eq(settling->event.state,
+                    RC_EVENTCOUNT_SLEEPER | value); /* one announcement, which stands */
   if (stores_late) rc_store_release(&settling->value, 1);
   else if (naps == 3) return rc_wake(&settling->event) ? 0 : -EINVAL;
   else if (naps == NAPS) signal_value(settling, 1);
@@ -44,7 +48,8 @@ static int nap(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
 LOOP_TEST(a_sleep_whose_signallers_have_no_fence_settles_first, 0, 2) {
   stores_late = _i == 0;
   settling = make(getppid());
-  const struct rc_wait how = {.poll = poll_target, .check = check_target, .context = settling, .unfenced = true};
+  const struct rc_wait how = {
+      .poll = poll_target, .check = check_target, .context = settling, .unfenced = true};
   rc_os.futex_wait = nap;
   ck_assert_int_eq(rc_wait(&settling->waiter, &how, RINGCAST_FOREVER), 0);
   rc_os = real;
@@ -52,7 +57,7 @@ LOOP_TEST(a_sleep_whose_signallers_have_no_fence_settles_first, 0, 2) {
   destroy(settling);
 }
 
-/* ---- Death ------------------------------------------------------------------------------------------------------ */
+/* ---- Death ----------------------------------------------------------------------------------- */
 
 static void kill_and_wait(void *context) { kill_child(*(pid_t *)context); }
 
@@ -95,7 +100,7 @@ TEST(a_stopped_peer_does_not_end_it) {
   destroy(target);
 }
 
-/* ---- Cancelling, signals, being stopped ------------------------------------------------------------------------- */
+/* ---- Cancelling, signals, being stopped ------------------------------------------------------ */
 
 static void *cancel(void *context) {
   rc_waiter_cancel(&((struct target *)context)->waiter);
@@ -110,8 +115,10 @@ static void cancel_elsewhere(void *context) {
 
 TEST(cancelling_ends_it) {
   struct target *target = make(getppid());
-  ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, cancel_elsewhere, target), -ECANCELED);
-  for (int64_t timeout_ns = -1; timeout_ns <= 1; timeout_ns++) /* as any later one: RINGCAST_FOREVER, 0, 1 */
+  ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, cancel_elsewhere, target),
+                   -ECANCELED);
+  for (int64_t timeout_ns = -1; timeout_ns <= 1;
+       timeout_ns++) /* as any later one: RINGCAST_FOREVER, 0, 1 */
     ck_assert_int_eq(wait_for(target, timeout_ns), -ECANCELED);
   signal_value(target, 1); /* what is there can still be had */
   ck_assert_int_eq(wait_for(target, 0), 0);
@@ -125,8 +132,9 @@ static int wake_nobody(_Atomic uint32_t *word, int count) {
 
 TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
   struct target *target = make(0);
-  uint32_t value = rc_eventcount_prepare(&target->event); /* another waiter, asleep on this from here on */
-  rc_os.futex_wake = wake_nobody;                         /* as far as it comes */
+  uint32_t value =
+      rc_eventcount_prepare(&target->event); /* another waiter, asleep on this from here on */
+  rc_os.futex_wake = wake_nobody;            /* as far as it comes */
   rc_waiter_cancel(&target->waiter);
   rc_os = real;
   ck_assert_uint_ne(target->event.word, value);
@@ -156,15 +164,19 @@ static void note_signal(int number) { (void)number; }
 LOOP_TEST(a_signal_handler_ends_it_also_one_with_restart, 0, 2) {
   struct target *target = make(getppid());
   pthread_t self = pthread_self();
-  sigaction(SIGUSR1, &(struct sigaction){.sa_handler = note_signal, .sa_flags = _i ? SA_RESTART : 0}, NULL);
-  ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, start_interrupting, &self), -EINTR);
+  sigaction(SIGUSR1,
+            &(struct sigaction){.sa_handler = note_signal, .sa_flags = _i ? SA_RESTART : 0}, NULL);
+  ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, start_interrupting, &self),
+                   -EINTR);
   rc_store_release(&over, true);
   pthread_join(interrupter, NULL);
-  ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, give, target), 0); /* and nothing is lost */
+  ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, give, target),
+                   0); /* and nothing is lost */
   destroy(target);
 }
 
-/* Once the parent sleeps it is stopped, continued, and, when it sleeps again, given what it waits for. */
+/* Once the parent sleeps it is stopped, continued, and, when it sleeps again, given what it waits
+ * for. */
 static void stop_parent_and_go_on(void *context) {
   pid_t parent = getppid();
   while (state_of(parent) != 'S') sched_yield();
@@ -202,7 +214,7 @@ TEST(being_stopped_and_continued_does_not_end_it) {
   destroy(target);
 }
 
-/* ---- Time ------------------------------------------------------------------------------------------------------- */
+/* ---- Time ------------------------------------------------------------------------------------ */
 
 TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
   struct target *target = make(getppid());
@@ -212,9 +224,11 @@ TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
     uint64_t sleeps = target->waiter.sleeps;
     ck_assert_int_eq(wait_for(target, timeout_ns), -ETIMEDOUT);
     ck_assert_int_ge(rc_now_ns() - began, timeout_ns);
-    ck_assert_uint_le(target->waiter.sleeps - sleeps, 1); /* what an earlier sleep left behind wakes nobody */
+    ck_assert_uint_le(target->waiter.sleeps - sleeps,
+                      1); /* what an earlier sleep left behind wakes nobody */
   }
-  ck_assert_int_eq(rc_os.futex_wake(&target->event.word, INT_MAX), 0); /* no wait is left in the kernel */
+  ck_assert_int_eq(rc_os.futex_wake(&target->event.word, INT_MAX),
+                   0); /* no wait is left in the kernel */
   destroy(target);
 }
 
@@ -243,7 +257,7 @@ TEST(a_wait_in_vain_ends_with_its_timeout_or_as_the_check_says) {
   }
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 TEST(nothing_leaks_and_nothing_is_handed_on_by_exec) {
   int descriptors = open_descriptors();
@@ -265,7 +279,7 @@ TEST(nothing_leaks_and_nothing_is_handed_on_by_exec) {
   ck_assert_int_eq(open_descriptors(), descriptors);
 }
 
-/* ---- What can be refused ---------------------------------------------------------------------------------------- */
+/* ---- What can be refused --------------------------------------------------------------------- */
 
 static int no_pidfd(int32_t pid) {
   (void)pid;

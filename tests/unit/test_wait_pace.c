@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a reader that waits for frames, and a writer that waits for room, do with their time: on a clock and with sleeps
- * of the test's own, so no figure depends on the machine. Only a look at the clock takes CPU time, a microsecond. The
- * awaited thing comes at `due`, by a look at the clock or during a sleep.
+ * What a reader that waits for frames, and a writer that waits for room, do with their time: on a
+ * clock and with sleeps of the test's own, so no figure depends on the machine. Only a look at the
+ * clock takes CPU time, a microsecond. The awaited thing comes at `due`, by a look at the clock or
+ * during a sleep.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,18 +25,20 @@ enum { FEW = 12 }; /* more looks at the clock than a wait needs that only sleeps
 
 static int side;
 static int64_t now, due;
-static int64_t look_ns;  /* how long a look at the clock takes, with the looks for a frame or room before it */
+static int64_t
+    look_ns; /* how long a look at the clock takes, with the looks for a frame or room before it */
 static int64_t taken_ns; /* for how long others interrupt the third look of a wait */
 static int64_t yield_ns; /* for how long others run in a yield */
 static int looks, sleeps, yields, wakes;
 static bool in_window;   /* from a yield to the next sleep */
 static int window_looks; /* in all waits */
-static int64_t met_from; /* when the first yield since the last sleep ended, which begins a window */
+static int64_t
+    met_from; /* when the first yield since the last sleep ended, which begins a window */
 static uint64_t cpus;
 static ringcast_writer *writer;
 static ringcast_reader *reader;
 
-/* ---- The machine ------------------------------------------------------------------------------------------------ */
+/* ---- The machine ----------------------------------------------------------------------------- */
 
 /* The peer gives what is awaited, in this thread. */
 static void give(void) {
@@ -43,7 +46,8 @@ static void give(void) {
   due = NEVER;
   if (side == READER) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
   else
-    while (ringcast_reader_next(reader, 0, &frame) == 0) ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+    while (ringcast_reader_next(reader, 0, &frame) == 0)
+      ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
 }
 
 static int64_t look_at_clock(void) {
@@ -103,7 +107,7 @@ static void begin(void) {
   look_ns = yield_ns = US;
 }
 
-/* ---- Waits ------------------------------------------------------------------------------------------------------ */
+/* ---- Waits ----------------------------------------------------------------------------------- */
 
 static void make_ring(int which, uint32_t mode) {
   side = which;
@@ -138,7 +142,8 @@ static void wait_until(int64_t when) {
 /* Three are late and the fourth is early: then a window lasts longer than half of it on average. */
 static int64_t lateness(int i) { return i % 4 == 3 ? -3 : 1; }
 
-/* So many waits, for what comes `gap` apart, each off by so many thousandths, or three times as many. */
+/* So many waits, for what comes `gap` apart, each off by so many thousandths, or three times as
+ * many. */
 static void wait_often(int count, int64_t gap, int64_t thousandths) {
   int64_t last = now;
   for (int i = 0; i < count; i++) {
@@ -153,7 +158,7 @@ static void ck_sleeps_at_once(void) {
   ck_assert_int_lt(looks, FEW);
 }
 
-/* ---- Regular messages ------------------------------------------------------------------------------------------- */
+/* ---- Regular messages ------------------------------------------------------------------------ */
 
 LOOP_TEST(a_regular_message_is_met_awake_and_spun_for_only_shortly_before, 0, SIDES) {
   make_ring(_i, RINGCAST_WAIT_BALANCED);
@@ -250,8 +255,10 @@ LOOP_TEST(the_budget_of_each_mode_holds_however_much_the_gaps_vary, 0, SIDES) {
       int64_t began = now;
       window_looks = 0;
       wait_often(TIMES, 2 * MS, thousandths);
-      int64_t busy = (window_looks - TIMES) * look_ns; /* a window ends with the look that finds it over */
-      ck_assert_int_le(busy * 100, (now - began + 4 * 2 * MS) * percents[mode]); /* four gaps' share may be saved */
+      int64_t busy =
+          (window_looks - TIMES) * look_ns; /* a window ends with the look that finds it over */
+      ck_assert_int_le(busy * 100, (now - began + 4 * 2 * MS) *
+                                       percents[mode]); /* four gaps' share may be saved */
       if (busy > most) most = busy;
       close_ring();
     }
@@ -271,10 +278,11 @@ LOOP_TEST(the_environment_sets_the_budget_of_who_did_not_ask, 0, SIDES) {
   close_ring();
 }
 
-/* ---- Where no spin pays ----------------------------------------------------------------------------------------- */
+/* ---- Where no spin pays ---------------------------------------------------------------------- */
 
 LOOP_TEST(irregular_gaps_cost_a_plain_sleep, 0, SIDES) {
-  static const int64_t units[] = {1 * MS, 40 * US}; /* so long that no window covers them; beyond the budget */
+  static const int64_t units[] = {
+      1 * MS, 40 * US}; /* so long that no window covers them; beyond the budget */
   for (int k = 0; k < 2; k++) {
     make_ring(_i, RINGCAST_WAIT_BALANCED);
     wait_often(20, 10 * units[k], 0); /* what was learnt before is given up */
@@ -318,7 +326,7 @@ LOOP_TEST(who_loses_the_cpu_in_a_window_leaves_it_to_who_computes, 0, SIDES) {
   close_ring();
 }
 
-/* ---- Credit ----------------------------------------------------------------------------------------------------- */
+/* ---- Credit ---------------------------------------------------------------------------------- */
 
 static bool spins(int64_t delay) {
   wait_until(now + delay);
@@ -373,23 +381,26 @@ LOOP_TEST(an_interrupted_spin_leaves_the_cpu_to_others_between_its_looks, 0, SID
   close_ring();
 }
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 TEST(a_mode_that_is_none_is_refused_in_words) {
   static const char *const bad[] = {"fast", "Balanced", "power ", "1"};
   char words[96];
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     setenv("RINGCAST_WAIT", bad[i], 1);
-    snprintf(words, sizeof words, "RINGCAST_WAIT is '%s': it must be balanced, latency or power", bad[i]);
+    snprintf(words, sizeof words, "RINGCAST_WAIT is '%s': it must be balanced, latency or power",
+             bad[i]);
     ck_assert_int_eq(ringcast_writer_create(&writer), -EINVAL);
     ck_assert_str_eq(ringcast_last_error(), words);
   }
   setenv("RINGCAST_WAIT", "", 1); /* as if it were not set */
   make_ring(READER, RINGCAST_WAIT_BALANCED);
   close_ring();
-  struct ringcast_writer_options options = {.size = sizeof options, .wait = RINGCAST_WAIT_POWER + 1};
+  struct ringcast_writer_options options = {.size = sizeof options,
+                                            .wait = RINGCAST_WAIT_POWER + 1};
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), -EINVAL);
-  ck_assert_str_eq(ringcast_last_error(), "options.wait is 3: it must be a value of enum ringcast_wait_mode");
+  ck_assert_str_eq(ringcast_last_error(),
+                   "options.wait is 3: it must be a value of enum ringcast_wait_mode");
 }
 
 RUN_TESTS("wait, pace", begin, NULL)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the frames beside it with nothing but `struct` (and `hashlib`), and checks them against their .json.
+"""
+Reads the frames beside it with nothing but `struct` (and `hashlib`), and checks them against their
+.json.
 
-It follows README.md and shares no code with the library. Run without arguments it checks every vector of its own
-folder, and exits with 1 if one differs; given frames, it prints what they mean.
+It follows README.md and shares no code with the library. Run without arguments it checks every
+vector of its own folder, and exits with 1 if one differs; given frames, it prints what they mean.
 """
 
 import hashlib
@@ -14,10 +16,14 @@ from pathlib import Path
 HEADER = struct.Struct("<IHHIIQQIIQ")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
-KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
+KINDS = dict(
+    enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1)
+)
 # The typecodes of array.array, and the bytes of an element.
 TYPECODES = dict(zip("bBhHeuwiIflLqQdFD", (1, 1, 2, 2, 2, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8, 16)))
-FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded cuda cupy jax".split()
+FLAGS = (
+    "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded cuda cupy jax".split()
+)
 PLACEMENTS = ["inline", "pool"]
 HASHES, CUDA, LIBRARIES = 64 | 128, 512, 1024 | 2048
 DAMAGED = json.loads(Path(__file__).with_name("damaged.json").read_text(encoding="utf-8"))
@@ -42,11 +48,15 @@ def on_line(offset):
 class Frame:
     def __init__(self, raw):
         self.raw = raw
-        self.used = bytearray(len(raw))  # marks the bytes that mean something; the others are padding
+        self.used = bytearray(
+            len(raw)
+        )  # marks the bytes that mean something; the others are padding
         self.parts = set()  # the entries that are parts of an object
         self.marks = []  # for each value that is marked, whether it is complete
         require(len(raw) >= HEADER.size, "shorter than a header")
-        magic, self.version, root, self.tag, self.count, size, meta_bytes, *words = HEADER.unpack_from(raw)
+        magic, self.version, root, self.tag, self.count, size, meta_bytes, *words = (
+            HEADER.unpack_from(raw)
+        )
         require(magic == int.from_bytes(b"RCF1", "little"), "magic")
         require(1 <= self.version <= 3, "version")
         require(root in ROOTS, "root")
@@ -77,7 +87,9 @@ class Frame:
 
     def entry(self, index):
         fields = ENTRY.unpack_from(self.raw, HEADER.size + ENTRY.size * index)
-        key_offset, key_bytes, kind, ndim, placement, code, bits, lanes, dims_offset, flags = fields[:10]
+        key_offset, key_bytes, kind, ndim, placement, code, bits, lanes, dims_offset, flags = (
+            fields[:10]
+        )
         offset, size, scalar, hashed, reserved = fields[10:]
         require(reserved == 0, "reserved")
         require(kind in KINDS, "kind")
@@ -89,26 +101,42 @@ class Frame:
         kind, meaning = KINDS[kind], {"kind": KINDS[kind]}
         if flags & 1:
             require(self.root == "dict", "a key without a dict")
-            meaning["key"] = self.span(key_offset, key_bytes, self.meta, self.meta_end, "key").decode()
+            meaning["key"] = self.span(
+                key_offset, key_bytes, self.meta, self.meta_end, "key"
+            ).decode()
         else:
             require(key_offset == key_bytes == 0, "a key that is none")
         padded = bool(flags & 256)
-        require(not padded or (self.version >= 2 and kind == "tensor"), "padding where there is none")
+        require(
+            not padded or (self.version >= 2 and kind == "tensor"), "padding where there is none"
+        )
         place = self.place(placement, flags, offset, size)
         elsewhere = placement != 0
-        data = b"" if elsewhere else self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
+        data = (
+            b""
+            if elsewhere
+            else self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
+        )
         if kind == "tensor":
             require(size == 0 or elsewhere or offset % 64 == 48, "a tensor off its line")
             require(scalar == 0, "a scalar where there is none")
             meaning["dtype"] = [code, bits, lanes]
             meaning["shape"], meaning["strides"] = self.dimensions(ndim, dims_offset)
-            expected, c_order = tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}, padded=padded)
+            expected, c_order = tensor_bytes(
+                **{k: meaning[k] for k in ("dtype", "shape", "strides")}, padded=padded
+            )
             require(size == expected, "tensor's length")
             require(c_order or not elsewhere, "a tensor elsewhere that is not in C order")
             meaning.update(place or {"data": data.hex()})
         else:
-            require(ndim == dims_offset == code == bits == lanes == 0, "dimensions where there are none")
-            meaning.update(self.object(offset, scalar, data) if kind == "object" else plain(kind, offset, scalar, data))
+            require(
+                ndim == dims_offset == code == bits == lanes == 0, "dimensions where there are none"
+            )
+            meaning.update(
+                self.object(offset, scalar, data)
+                if kind == "object"
+                else plain(kind, offset, scalar, data)
+            )
         if flags & HASHES:
             meaning["hash"] = f"{hashed:016x}"
         named = [name for bit, name in enumerate(FLAGS) if bit > 0 and flags >> bit & 1]
@@ -129,20 +157,29 @@ class Frame:
         name = PLACEMENTS[placement]
         if name == "inline":
             return None
-        require(flags & CUDA and self.words["epoch"], "a tensor elsewhere, of no device or without words")
+        require(
+            flags & CUDA and self.words["epoch"],
+            "a tensor elsewhere, of no device or without words",
+        )
         require(size > 0 and offset + size < 1 << 64, "bytes elsewhere")
         return {"placement": name, "offset": offset, "bytes": size}
 
     def check_device(self, kind, flags):
         libraries = flags & LIBRARIES
-        require(not flags & (CUDA | LIBRARIES) or (KINDS[kind] == "tensor" and self.version >= 3), "what has no device")
+        require(
+            not flags & (CUDA | LIBRARIES) or (KINDS[kind] == "tensor" and self.version >= 3),
+            "what has no device",
+        )
         require(flags & CUDA or not libraries, "a library's array, and of no device")
         require(libraries != LIBRARIES, "an array of two libraries")
 
     def check_hash(self, kind, flags, hashed):
         require(flags & HASHES or hashed == 0, "a hash, and no flag says which")
         require(flags & HASHES != HASHES, "two hashes")
-        require(not flags & HASHES or (KINDS[kind] == "tensor" and self.version >= 2), "a hash where there is none")
+        require(
+            not flags & HASHES or (KINDS[kind] == "tensor" and self.version >= 2),
+            "a hash where there is none",
+        )
 
     def object(self, offset, scalar, data):
         first, parts = scalar & 0xFFFFFFFF, scalar >> 32
@@ -154,8 +191,13 @@ class Frame:
         require(stream.at == len(data), "bytes after the value")
         require(stream.part == first + parts, "parts that are not used")
         for index in range(first, first + parts):
-            kind, flags = struct.unpack_from("<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8)
-            require(KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1, "an entry that is no part")
+            kind, flags = struct.unpack_from(
+                "<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8
+            )
+            require(
+                KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1,
+                "an entry that is no part",
+            )
             require(index not in self.parts, "a part of two objects")
             self.parts.add(index)
         return {"first": first, "parts": parts, "value": value}
@@ -170,7 +212,13 @@ class Frame:
     def meaning(self):
         entries = [self.entry(i) for i in range(self.count)]
         device = {"device": self.words} if self.words["epoch"] else {}
-        return {"version": self.version, "root": self.root, "tag": self.tag, **device, "entries": entries}
+        return {
+            "version": self.version,
+            "root": self.root,
+            "tag": self.tag,
+            **device,
+            "entries": entries,
+        }
 
 
 def tensor_bytes(dtype, shape, strides, padded):
@@ -220,7 +268,16 @@ NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_li
 TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
 TAGS += "class object member scalar dtype device size part part_bytearray leaf named again".split()
 TAGS += "mark back item shape record absent".split()
-PACKED = {0x01: "B", 0x02: "H", 0x04: "I", 0x11: "b", 0x12: "h", 0x14: "i", 0x18: "q", 0x28: "float"}
+PACKED = {
+    0x01: "B",
+    0x02: "H",
+    0x04: "I",
+    0x11: "b",
+    0x12: "h",
+    0x14: "i",
+    0x18: "q",
+    0x28: "float",
+}
 CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum", 5: "instance"}
 
 
@@ -303,14 +360,22 @@ class Stream:
 
     def read_back(self, *_):
         number = len(self.frame.marks) - 1 - self.count(0)
-        require(number >= 0 and self.frame.marks[number], "back to a value that is not there, or not complete")
+        require(
+            number >= 0 and self.frame.marks[number],
+            "back to a value that is not there, or not complete",
+        )
         return {"back": number}
 
     def read_item(self, *_):
         index = self.count(0)
         require(self.frame.root == "dict" and index < self.frame.count, "an item that is not there")
-        kind, flags = struct.unpack_from("<H10xI", self.frame.raw, HEADER.size + ENTRY.size * index + 8)
-        require(KINDS.get(kind) in ("tensor", "str", "bytes") and flags & 1, "an entry that is no such item")
+        kind, flags = struct.unpack_from(
+            "<H10xI", self.frame.raw, HEADER.size + ENTRY.size * index + 8
+        )
+        require(
+            KINDS.get(kind) in ("tensor", "str", "bytes") and flags & 1,
+            "an entry that is no such item",
+        )
         return {"item": index}
 
     def read_record(self, _, depth):
@@ -386,7 +451,10 @@ class Stream:
 
     def read_object(self, _, depth):
         meaning, fields = self.instance(False)
-        return {**meaning, "fields": [list(pair) for pair in zip(fields, self.values(len(fields), depth))]}
+        return {
+            **meaning,
+            "fields": [list(pair) for pair in zip(fields, self.values(len(fields), depth))],
+        }
 
     def read_absent(self, name, _):
         return {name: True}
@@ -429,11 +497,14 @@ class Stream:
 
 
 def hashes_are_wrong(meaning):
-    """Whether a tensor's hash is not what it says; of its data as it is here, which for these is C order."""
+    """Whether a tensor's hash is not what it says; of its data as it is here, which for these is C
+    order."""
     wrong = []
     for entry in meaning["entries"]:
         if "sha256" in entry.get("flags", []) and "data" in entry:
-            wrong.append(hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"])
+            wrong.append(
+                hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"]
+            )
     return any(wrong)
 
 
@@ -449,7 +520,9 @@ def check(path):
         return "damaged, but was read"
     expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     expected.pop("about")
-    if json.dumps(found, sort_keys=True) != json.dumps(expected, sort_keys=True):  # in Python 1 is true
+    if json.dumps(found, sort_keys=True) != json.dumps(
+        expected, sort_keys=True
+    ):  # in Python 1 is true
         return f"means {found}, not {expected}"
     if hashes_are_wrong(found):
         return "a hash is not that of the data"
@@ -463,12 +536,16 @@ def main(arguments):
     sys.stdout.reconfigure(errors="backslashreplace")  # JSON's escapes, as it happens
     if arguments:
         for name in arguments:
-            print(json.dumps(Frame(Path(name).read_bytes()).meaning(), ensure_ascii=False, indent=2))
+            print(
+                json.dumps(Frame(Path(name).read_bytes()).meaning(), ensure_ascii=False, indent=2)
+            )
         return 0
     paths = sorted(Path(__file__).parent.glob("*.bin"))
     failures = {path.stem: wrong for path in paths if (wrong := check(path))}
     named = {path.stem for path in paths if path.stem.startswith("bad-")}
-    failures.update(dict.fromkeys(named ^ set(DAMAGED), "not both a file named bad- and a line of damaged.json"))
+    failures.update(
+        dict.fromkeys(named ^ set(DAMAGED), "not both a file named bad- and a line of damaged.json")
+    )
     for name, wrong in failures.items():
         print(f"{name}: {wrong}")
     print(f"{len(paths)} vectors, {len(failures)} failures")

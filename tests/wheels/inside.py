@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries a wheel in a new virtual environment of the Python that runs this; cmake/wheels-test.sh calls it in a clean
-Debian. Each step is a line with its seconds, and the output of a step that fails is shown. Exit status 0: none failed.
+"""
+Tries a wheel in a new virtual environment of the Python that runs this; cmake/wheels-test.sh calls
+it in a clean Debian. Each step is a line with its seconds, and the output of a step that fails is
+shown. Exit status 0: none failed.
 
 inside.py DIST WHERE [--torch VERSION] [--tests]
 """
@@ -16,9 +18,11 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# What the packages of the tests are for is in pyproject.toml; those without a wheel for this Python are left out.
+# What the packages of the tests are for is in pyproject.toml; those without a wheel for this Python
+# are left out.
 FOR_TESTS = ["pytest", "hypothesis", "msgspec", "xxhash", "uvloop"]
-# As in cmake/pythons.sh --codec: neither groups of processes, which need torch, nor devices, nor the repository's own.
+# As in cmake/pythons.sh --codec: neither groups of processes, which need torch, nor devices, nor
+# the repository's own.
 NOT_RUN = """_device _torch_ _vllm_ _dropins _sglang _machines _share_once _tp_workers _bench _docs _typing _warm
              _peers _engines _profile _tp_model _pipeline"""
 
@@ -88,7 +92,15 @@ class Trial:
         return done.stdout
 
     def pip(self, *arguments):
-        return self.bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *arguments
+        return (
+            self.bin / "python",
+            "-m",
+            "pip",
+            "-q",
+            "--disable-pip-version-check",
+            "install",
+            *arguments,
+        )
 
     def python(self, name, script):
         self.step(name, self.bin / "python", "-c", script)
@@ -101,47 +113,86 @@ def install(trial, dist):
 
 
 def command(trial):
-    version = re.search(r'VERSION +"(.*)"', (ROOT / "include" / "ringcast" / "version.h").read_text())[1]
+    version = re.search(
+        r'VERSION +"(.*)"', (ROOT / "include" / "ringcast" / "version.h").read_text()
+    )[1]
     told = f"ringcast {version}\n"
     trial.step("ringcast doctor", trial.bin / "ringcast", "doctor")
     trial.step("ringcast --version", trial.bin / "ringcast", "--version", check=told.__eq__)
-    trial.step("the same by python -m", trial.bin / "python", "-m", "ringcast", "--version", check=told.__eq__)
+    trial.step(
+        "the same by python -m",
+        trial.bin / "python",
+        "-m",
+        "ringcast",
+        "--version",
+        check=told.__eq__,
+    )
     has_liburing = re.compile('"liburing": *1').search
-    trial.step("liburing is inside", trial.bin / "ringcast", "doctor", "--format", "json", check=has_liburing)
+    trial.step(
+        "liburing is inside",
+        trial.bin / "ringcast",
+        "doctor",
+        "--format",
+        "json",
+        check=has_liburing,
+    )
     trial.step("ringcast perf", trial.bin / "ringcast", "perf", "latency", "--seconds", "0.2")
     trial.python("messages, list, stat and top without NumPy", WITHOUT_NUMPY)
     page = trial.bin.parent / "share" / "man"
     config = (trial.bin / "python", "-m", "ringcast", "config")
-    trial.step("the man pages", *config, "--mandir", check=lambda said: said.strip() == str(page) and page.is_dir())
+    trial.step(
+        "the man pages",
+        *config,
+        "--mandir",
+        check=lambda said: said.strip() == str(page) and page.is_dir(),
+    )
     trial.step("the C library", "ls", *trial.step("config", *config, "--libdir").split())
 
 
 def with_numpy(trial):
     trial.step("pip install numpy", *trial.pip("--only-binary", ":all:", "numpy"))
     trial.step(
-        "examples/hello.py", trial.bin / "python", "examples/hello.py", check=lambda said: said.count("received") == 6
+        "examples/hello.py",
+        trial.bin / "python",
+        "examples/hello.py",
+        check=lambda said: said.count("received") == 6,
     )
 
 
 def with_torch(trial, version):
-    trial.step(f"pip install torch=={version}", *trial.pip("--only-binary", ":all:", f"torch=={version}"))
+    trial.step(
+        f"pip install torch=={version}", *trial.pip("--only-binary", ":all:", f"torch=={version}")
+    )
     file = trial.folder / "ranks.py"
     file.write_text(TWO_RANKS)
     ranks = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", file)
     trial.step(
-        "broadcast_tensor_dict, two ranks", trial.bin / "python", *ranks, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"
+        "broadcast_tensor_dict, two ranks",
+        trial.bin / "python",
+        *ranks,
+        GLOO_SOCKET_IFNAME="lo",
+        OMP_NUM_THREADS="1",
     )
 
 
 def package_tests(trial):
     for package in FOR_TESTS:
-        done = subprocess.run([str(part) for part in trial.pip("--only-binary", ":all:", package)], capture_output=True)
+        done = subprocess.run(
+            [str(part) for part in trial.pip("--only-binary", ":all:", package)],
+            capture_output=True,
+        )
         if done.returncode != 0:
             print(f"         without {package}, of which there is no wheel for this Python")
     ignored = [f"--ignore-glob=*{name}*" for name in NOT_RUN.split()]
     options = ("-q", "-p", "no:cacheprovider", "tests/python", *ignored)
     said = trial.step(
-        "tests/python", trial.bin / "python", "-m", "pytest", *options, CI="", PYTHONDONTWRITEBYTECODE="1"
+        "tests/python",
+        trial.bin / "python",
+        "-m",
+        "pytest",
+        *options,
+        CI="",
+        PYTHONDONTWRITEBYTECODE="1",
     )
     return re.sub(r" in [0-9.]+s.*", "", said.strip().splitlines()[-1].strip("= "))
 
@@ -169,7 +220,10 @@ def main():
         trial.python("ringcast.vllm, .torch, .sglang, or what they lack", DROP_INS)
         if options.tests:
             said = package_tests(trial)
-    print(f"RESULT {options.where}, Python {version}: {trial.steps} steps, {len(trial.failed)} failed; {said}")
+    print(
+        f"RESULT {options.where}, Python {version}: {trial.steps} steps, {len(trial.failed)} "
+        f"failed; {said}"
+    )
     sys.exit(bool(trial.failed))
 
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a dict that travel apart from the frame, by the collectives of a device group, as without ringcast.
+"""
+Tensors of a dict that travel apart from the frame, by the collectives of a device group, as without
+ringcast.
 
-In the place of each, the frame has an Apart: the receiver learns the tensor's form, and its place in the dict.
+In the place of each, the frame has an Apart: the receiver learns the tensor's form, and its place
+in the dict.
 """
 
 from dataclasses import dataclass
@@ -37,16 +40,20 @@ def goes_apart(tensor: Any, end: Any) -> bool:
 _MARK = "\0ringcast.apart"
 
 
-def take_out(tensors: Dict[Any, Any], end: Any, nested: bool) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
-    """The dict for the frame, which is `tensors` itself if nothing travels apart; and (key, tensor) for all that travel
-    apart. nested: also in the dicts in the dict."""
+def take_out(
+    tensors: Dict[Any, Any], end: Any, nested: bool
+) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
+    """The dict for the frame, which is `tensors` itself if nothing travels apart; and (key, tensor)
+    for all that travel apart. nested: also in the dicts in the dict."""
     frame, apart = _take_out(tensors, end, nested)
     if apart:
         frame[_MARK] = True
     return frame, apart
 
 
-def _take_out(tensors: Dict[Any, Any], end: Any, nested: bool) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
+def _take_out(
+    tensors: Dict[Any, Any], end: Any, nested: bool
+) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
     frame, apart = tensors, []
     for key, value in tensors.items():
         part = value
@@ -63,7 +70,10 @@ def _take_out(tensors: Dict[Any, Any], end: Any, nested: bool) -> Tuple[Dict[Any
 
 
 def put_back(frame: Dict[Any, Any], nested: bool) -> List[Tuple[Any, Any]]:
-    """Put an empty tensor in the place of each Apart; returns (key, tensor) for each. nested: as the sender's."""
+    """
+    Put an empty tensor in the place of each Apart; returns (key, tensor) for each. nested: as the
+    sender's.
+    """
     return _put_back(frame, nested) if frame.pop(_MARK, False) else []
 
 
@@ -79,9 +89,13 @@ def _put_back(frame: Dict[Any, Any], nested: bool) -> List[Tuple[Any, Any]]:
     return apart
 
 
-def broadcast_dict(end: Any, tensor_dict: Any, src: int, group: Any, nested: bool) -> Dict[Any, Any]:
-    """Broadcast a dict by the ring of `end`, and tensors that travel apart by `group`, from `src`, a rank in it.
-    Without a group all goes into the frame, which refuses values without a form there."""
+def broadcast_dict(
+    end: Any, tensor_dict: Any, src: int, group: Any, nested: bool
+) -> Dict[Any, Any]:
+    """
+    Broadcast a dict by the ring of `end`, and tensors that travel apart by `group`, from `src`, a
+    rank in it. Without a group all goes into the frame, which refuses values without a form there.
+    """
     received: Dict[Any, Any] = tensor_dict
     apart: List[Tuple[Any, Any]] = []
     if isinstance(end, Source):
@@ -92,13 +106,17 @@ def broadcast_dict(end: Any, tensor_dict: Any, src: int, group: Any, nested: boo
             end.divides |= bool(found)
             return frame
 
-        divides = group is not None and isinstance(tensor_dict, dict)  # else send() refuses the value
+        divides = group is not None and isinstance(
+            tensor_dict, dict
+        )  # else send() refuses the value
         frame = divide(tensor_dict) if divides and end.divides else tensor_dict
         end.send(frame, TENSOR_DICT, dict, divide=divide if divides else None)
     else:
         received = end.receive(TENSOR_DICT)
         apart = put_back(received, nested)
     whole = [tensor.detach().contiguous() for _, tensor in apart if tensor.numel()]
-    for work in [dist.broadcast(tensor, group_src=src, group=group, async_op=True) for tensor in whole]:
+    for work in [
+        dist.broadcast(tensor, group_src=src, group=group, async_op=True) for tensor in whole
+    ]:
         work.wait()
     return received

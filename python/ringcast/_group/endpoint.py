@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints of a ring among processes that belong together: a queue's, or the ranks of a group.
 
-In a group each frame carries the operation and the number of the call, so that ranks which make different calls raise
-an error instead of receiving wrong data.
+In a group each frame carries the operation and the number of the call, so that ranks which make
+different calls raise an error instead of receiving wrong data.
 
-Deaths are reported while no process makes a call. When a reader dies, the watching thread of the writer's process sends
-a notice, a frame without a call number, which names the dead. If the ring has no room for the notice now, a thread
-waits for room. If the dead reader is the one in the way, a group closes the ring and each rank looks for the dead by
-pid.
+Deaths are reported while no process makes a call. When a reader dies, the watching thread of the
+writer's process sends a notice, a frame without a call number, which names the dead. If the ring
+has no room for the notice now, a thread waits for room. If the dead reader is the one in the way, a
+group closes the ring and each rank looks for the dead by pid.
 """
 
 import errno
@@ -53,17 +53,21 @@ NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
 
 def operation_of(tag: int) -> str:
     number = tag >> CALL_BITS
-    return _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
+    return (
+        _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
+    )
 
 
 def is_before(tag: int, call: int) -> bool:
-    """Whether the frame with the tag is of an earlier call. Numbers start anew after the last one."""
+    """
+    Whether the frame with the tag is of an earlier call. Numbers start anew after the last one.
+    """
     return 0 < (call - tag) & CALL_MASK <= CALL_MASK // 2
 
 
 def state_of(pid: int) -> str:
-    """Of a process on this machine: "alive", "stopped", "dead", or "in an unknown state". For texts alone: the rings
-    tell who lives."""
+    """Of a process on this machine: "alive", "stopped", "dead", or "in an unknown state". For texts
+    alone: the rings tell who lives."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             letter = stat.read().rpartition(b")")[2].split()[0]
@@ -77,24 +81,32 @@ def state_of(pid: int) -> str:
 class WriterEnd:
     """The endpoint that sends into a ring, and learns of its readers' deaths while no call is made.
 
-    No lock is around send(), since a lock would double the cost of a send: a Writer refuses a second thread, and the
-    watching thread's calls hold the GIL, so that the caller never is the second thread. Only the search for the dead
-    holds a lock: check() names each dead reader once.
+    No lock is around send(), since a lock would double the cost of a send: a Writer refuses a
+    second thread, and the watching thread's calls hold the GIL, so that the caller never is the
+    second thread. Only the search for the dead holds a lock: check() names each dead reader once.
     """
 
     def __init__(self, writer: ringcast.Writer, goes_on: bool) -> None:
         self.ring = writer
         self.lost: Optional[str] = None  # the text that names the dead reader, for good
         self.goes_on = goes_on  # after a death; else the first death is the end
-        self._alarm = False  # the watching thread found a call under way, which checks the readers at its end
+        self._alarm = (
+            False  # the watching thread found a call under way, which checks the readers at its end
+        )
         self._checking = threading.RLock()  # a warning's handler may send
         self._unwatch = watch(writer, self._notice)
 
     def check(self) -> None:
-        """Find the dead readers and send the notice. RuntimeError: another thread's call is under way."""
+        """
+        Find the dead readers and send the notice. RuntimeError: another thread's call is under way.
+        """
         with self._checking:
             while self.lost is None and (reader := self._find_dead()) is not None:
-                what = "has died" if reader.state == "dead" else "is alive, but wrote invalid data into the ring"
+                what = (
+                    "has died"
+                    if reader.state == "dead"
+                    else "is alive, but wrote invalid data into the ring"
+                )
                 self._lose(f"{reader.name} (pid {reader.pid})", what)
             if self.lost is not None and not self.ring.closed:
                 self._tell(self.lost)
@@ -130,7 +142,10 @@ class WriterEnd:
         """Send the notice."""
 
     def _interrupt(self) -> None:
-        """End the call under way: the call may wait for room in vain, since the readers may wait for the dead rank."""
+        """
+        End the call under way: the call may wait for room in vain, since the readers may wait for
+        the dead rank.
+        """
 
     def _notice(self) -> bool:
         """For the watching thread: a reader may have died. Returns whether to go on watching."""
@@ -139,7 +154,10 @@ class WriterEnd:
             try:
                 if not self.ring.closed:
                     self.check()
-            except (RuntimeError, ValueError):  # a call is under way, or the ring was closed meanwhile
+            except (
+                RuntimeError,
+                ValueError,
+            ):  # a call is under way, or the ring was closed meanwhile
                 return False  # the descriptor stays readable as long as a call waits for room
             return self.lost is None
 
@@ -152,14 +170,18 @@ class WriterEnd:
 
 
 def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -> None:
-    """For a thread: send the notice once there is room, or close the ring. Looks for room again and again, since a
-    Writer that an interruption has cancelled refuses to wait. Keeps no end alive."""
+    """For a thread: send the notice once there is room, or close the ring. Looks for room again and
+    again, since a Writer that an interruption has cancelled refuses to wait. Keeps no end alive."""
     pause = _RETRY
     while not closing.wait(pause):
         pause = min(2 * pause, _MOST_PAUSE)
         try:
             return ring.send(text, 0, tag=NOTICE)
-        except (TimeoutError, ringcast.Cancelled, RuntimeError):  # RuntimeError: an earlier call has the Writer
+        except (
+            TimeoutError,
+            ringcast.Cancelled,
+            RuntimeError,
+        ):  # RuntimeError: an earlier call has the Writer
             continue
         except (ringcast.Error, ValueError):
             return ring.close()
@@ -168,8 +190,8 @@ def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -
 class Source(WriterEnd):
     """The endpoint of the rank that sends to its group. rank: this process's, a global one.
 
-    divides: dicts are searched for tensors that go apart, since earlier ones had such tensors; else the Writer finds
-    the first one, and refuses it.
+    divides: dicts are searched for tensors that go apart, since earlier ones had such tensors; else
+    the Writer finds the first one, and refuses it.
     """
 
     divides = False
@@ -196,12 +218,15 @@ class Source(WriterEnd):
         timeout: Optional[float] = None,
         divide: Optional[Callable[[Any], Any]] = None,
     ) -> None:
-        """kind: of the value; None: any. divide: makes the dict for the ring of a dict that the Writer refuses.
-        timeout: for room, also for an error in place of the value. TimeoutError: nothing was sent, and the call can be
-        repeated.
+        """
+        kind: of the value; None: any. divide: makes the dict for the ring of a dict that the Writer
+        refuses. timeout: for room, also for an error in place of the value. TimeoutError: nothing
+        was sent, and the call can be repeated.
 
-        An error of the value goes to the receivers in its place. What a signal handler raises in the wait does not, and
-        leaves at once: the receivers still wait for this call, which the next send() is."""
+        An error of the value goes to the receivers in its place. What a signal handler raises in
+        the wait does not, and leaves at once: the receivers still wait for this call, which the
+        next send() is.
+        """
         if self.lost is not None:
             self._raise_lost()
         tag = operation << CALL_BITS | self._call
@@ -209,7 +234,9 @@ class Source(WriterEnd):
         try:
             if refused:
                 if not isinstance(value, kind):
-                    raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
+                    raise TypeError(
+                        f"the source must give a {kind.__name__}, not {type(value).__name__}"
+                    )
                 if kind is dict:
                     value = dict(value)  # a subclass may have no typed form
                 refused = False
@@ -222,7 +249,9 @@ class Source(WriterEnd):
                 if divide is not None:
                     value = divide(value)
                 # The originals pickle the values of a dict: the values may hold anything.
-                if operation not in _ANYTHING and not (operation == TENSOR_DICT and may_pack(value)):
+                if operation not in _ANYTHING and not (
+                    operation == TENSOR_DICT and may_pack(value)
+                ):
                     raise
                 value = pack(value, self.carries_cuda)
                 refused = False
@@ -233,7 +262,9 @@ class Source(WriterEnd):
                 self._call = (self._call + 1) & CALL_MASK
                 raise
             self.refused = refused or self.ring._value_failed
-            if not isinstance(error, Exception) or (timeout is not None and isinstance(error, TimeoutError)):
+            if not isinstance(error, Exception) or (
+                timeout is not None and isinstance(error, TimeoutError)
+            ):
                 raise
             raised = self._fail(error, operation, tag, timeout)
             if raised is error:
@@ -249,7 +280,8 @@ class Source(WriterEnd):
         return value
 
     def refuse(self, error: BaseException, operation: int, timeout: Optional[float] = None) -> None:
-        """Send an error in place of a value to the ranks that wait for this call. timeout: as for send()."""
+        """Send an error in place of a value to the ranks that wait for this call. timeout: as for
+        send()."""
         if self.lost is not None:
             self._raise_lost()
         tag = operation << CALL_BITS | self._call
@@ -262,7 +294,8 @@ class Source(WriterEnd):
                 self._catch_up()
 
     def tell(self, data: bytes) -> bool:
-        """Send bytes that the receivers can do without: now, or not at all. Whether the bytes were sent."""
+        """Send bytes that the receivers can do without: now, or not at all. Whether the bytes were
+        sent."""
         if self.lost is not None:
             return False
         try:
@@ -275,7 +308,9 @@ class Source(WriterEnd):
                 self._catch_up()
 
     def number(self, call: int) -> None:
-        """Set the number of the next call, for a caller that numbers its calls over several rings."""
+        """
+        Set the number of the next call, for a caller that numbers its calls over several rings.
+        """
         self._call = call & CALL_MASK
 
     @property
@@ -293,10 +328,14 @@ class Source(WriterEnd):
             link.close()
 
     def _raise_lost(self) -> NoReturn:
-        with self._checking:  # the caller may close the ring next: another thread tells the ranks first
+        with (
+            self._checking
+        ):  # the caller may close the ring next: another thread tells the ranks first
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
-    def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
+    def _fail(
+        self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None
+    ) -> Exception:
         """The error to raise here; the other ranks get the text."""
         error = config.name_setting(error, f"on rank {self.rank}")
         try:
@@ -308,7 +347,9 @@ class Source(WriterEnd):
             self.check()
         return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
-    def _send_error(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
+    def _send_error(
+        self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None
+    ) -> None:
         text = config.text_of(operation_of(tag), self.rank, error)
         try:
             self.ring.send_error(text, timeout, tag=tag)
@@ -321,7 +362,10 @@ class Source(WriterEnd):
         if self.goes_on:
             warnings.warn(f"{text}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
         elif self.lost is None:
-            self.lost = f"{text}: make a new group without it. (With on_death=evict the others would go on.)"
+            self.lost = (
+                f"{text}: make a new group without it. (With on_death=evict the others would go "
+                "on.)"
+            )
 
     def _tell(self, text: str) -> None:
         try:
@@ -329,7 +373,9 @@ class Source(WriterEnd):
                 self.ring.send(text, 0, tag=NOTICE)
         except (TimeoutError, ringcast.Cancelled):
             arguments = self.ring, text, self._closing
-            self._telling = threading.Thread(target=_tell_or_close, args=arguments, name="ringcast-tell", daemon=True)
+            self._telling = threading.Thread(
+                target=_tell_or_close, args=arguments, name="ringcast-tell", daemon=True
+            )
             self._telling.start()
         except ringcast.Error:
             self.ring.close()
@@ -342,12 +388,20 @@ class ReaderEnd:
     """The endpoint that receives, and checks the operation and the number of each call."""
 
     ring: Any
-    _call: Optional[int] = 0  # None: unknown, since the last call failed, perhaps without taking its frame
+    _call: Optional[int] = (
+        0  # None: unknown, since the last call failed, perhaps without taking its frame
+    )
 
-    def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
-        """take: called instead of a wait for the next value. receive() returns None if `take` does."""
+    def receive(
+        self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None
+    ) -> Any:
+        """
+        take: called instead of a wait for the next value. receive() returns None if `take` does.
+        """
         expected, self._call = self._call, None
-        due = -1 if expected is None else operation << CALL_BITS | expected  # before the wait, in which there is time
+        due = (
+            -1 if expected is None else operation << CALL_BITS | expected
+        )  # before the wait, in which there is time
         try:
             taken = self.ring.recv_tagged() if take is None else take()
         except (ringcast.SendError, ringcast.PickleRefused):
@@ -381,7 +435,9 @@ class ReaderEnd:
 class Receiver(ReaderEnd):
     """The endpoint of a rank that receives from its group. rank, source, sender: global ranks."""
 
-    def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
+    def __init__(
+        self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]
+    ) -> None:
         self.ring = reader
         self.source = source
         self.lost: Optional[str] = None  # the text that names the dead rank, for good
@@ -397,13 +453,17 @@ class Receiver(ReaderEnd):
         self._relay = relay
         weakref.finalize(self, relay.leave).atexit = False
 
-    def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
+    def receive(
+        self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None
+    ) -> Any:
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         return super().receive(operation, take)
 
     def broadcast(self, value: Any, operation: int) -> Any:
-        """Receive the source's value: this rank's part of a broadcast. The own `value` is ignored."""
+        """
+        Receive the source's value: this rank's part of a broadcast. The own `value` is ignored.
+        """
         return self.receive(operation)
 
     @property
@@ -456,8 +516,10 @@ class Receiver(ReaderEnd):
             self.ring.close()
             raise ringcast.WriterGone(errno.EPIPE, text)
         raise RuntimeError(
-            f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {operation_of(tag)}; "
-            f"here, on rank {self.rank}, call {expected} is {_OPERATIONS[operation]}: all ranks must make the same "
+            f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was "
+            f"{operation_of(tag)}; "
+            f"here, on rank {self.rank}, call {expected} is {_OPERATIONS[operation]}: all ranks "
+            f"must make the same "
             "calls in the same order"
         )
 
@@ -473,13 +535,21 @@ class Receiver(ReaderEnd):
         if self._sender == self.source:
             name = f"the source, {name}"
         else:
-            name += f" which passes on what the source, rank {self.source}, sends from another machine,"
+            name += (
+                f" which passes on what the source, rank {self.source}, sends from another machine,"
+            )
         if state_of(pid) == "dead":
             raise ringcast.WriterGone(errno.EPIPE, f"{name} has died or exited") from None
-        dead = [f"rank {rank} (pid {pid})" for rank, pid in self._pids.items() if state_of(pid) == "dead"]
+        dead = [
+            f"rank {rank} (pid {pid})"
+            for rank, pid in self._pids.items()
+            if state_of(pid) == "dead"
+        ]
         if dead:
             have = "has" if len(dead) == 1 else "have"
-            self._raise_lost(f"{', '.join(dead)} {have} died, and {name} has closed the ring: make a new group")
+            self._raise_lost(
+                f"{', '.join(dead)} {have} died, and {name} has closed the ring: make a new group"
+            )
         raise ringcast.WriterGone(errno.EPIPE, f"{name} has closed the ring") from None
 
 
@@ -487,8 +557,10 @@ End = Union[Source, Receiver]
 
 
 def is_of_one_call(error: Exception, end: End) -> bool:
-    """Whether the value of a call is at fault, and the next call works. False: the ring or a peer has failed, or a
-    signal handler has raised the error."""
+    """
+    Whether the value of a call is at fault, and the next call works. False: the ring or a peer has
+    failed, or a signal handler has raised the error.
+    """
     if isinstance(error, (ringcast.SendError, TypeError, ValueError)) and config.is_ours(error):
         return True
     return config.is_of_value(error, end.refused)
@@ -501,12 +573,15 @@ def broadcast_into(end: Optional[End], objects: List[Any]) -> List[Any]:
     if isinstance(end, Source):
         end.send(objects, OBJECT_LIST, list)
         return objects
-    received = end.receive(OBJECT_LIST)  # before the checks: an error leaves no frame for the next call
+    received = end.receive(
+        OBJECT_LIST
+    )  # before the checks: an error leaves no frame for the next call
     if not isinstance(objects, list):
         raise TypeError(f"broadcast_object_list needs a list to fill, not {type(objects).__name__}")
     if len(objects) != len(received):
         raise ValueError(
-            f"the source, rank {end.source}, broadcast a list of {len(received)}, but the list to be filled here has "
+            f"the source, rank {end.source}, broadcast a list of {len(received)}, but the list to "
+            f"be filled here has "
             f"{len(objects)}: give one of the same length"
         )
     objects[:] = received

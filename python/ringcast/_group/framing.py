@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses between machines (relay.py): messages, and frames in messages, out of a ring and into another ring.
+"""
+What crosses between machines (relay.py): messages, and frames in messages, out of a ring and into
+another ring.
 
-In a message each frame has a head of 16 bytes: its kind, its bytes in this message, and the bytes of the whole frame.
-All input is checked; invalid input raises Malformed.
+In a message each frame has a head of 16 bytes: its kind, its bytes in this message, and the bytes
+of the whole frame. All input is checked; invalid input raises Malformed.
 """
 
 import collections
@@ -16,7 +18,8 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optio
 import ringcast
 from ringcast._files import above_the_streams
 
-# The most bytes of frames in a message; a longer message would delay the heartbeats on a slow network.
+# The most bytes of frames in a message; a longer message would delay the heartbeats on a slow
+# network.
 PIECE_BYTES = 1 << 20
 # Small frames are sent together up to this size.
 _TOGETHER_BYTES = 1 << 18
@@ -30,7 +33,7 @@ class Malformed(Exception):
     """The peer sent an invalid message."""
 
 
-# ---- Messages --------------------------------------------------------------------------------------------------------
+# ---- Messages ------------------------------------------------------------------------------------
 
 
 def pack_words(**words: Any) -> bytes:
@@ -73,7 +76,9 @@ def unpack_heads(body: Any, data: int) -> List[Head]:
 
 
 def _cost(number: int, data: int) -> int:
-    """The bytes of the window for `number` frames with `data` bytes; empty frames take memory, too."""
+    """
+    The bytes of the window for `number` frames with `data` bytes; empty frames take memory, too.
+    """
     return number * 64 + data
 
 
@@ -87,7 +92,8 @@ class Message:
 
 
 class Outlet:
-    """Takes frames out of a ring: small frames together, large frames in pieces. copy: makes the transport's copy."""
+    """Takes frames out of a ring: small frames together, large frames in pieces. copy: makes the
+    transport's copy."""
 
     def __init__(self, reader: ringcast.Reader, copy: Callable[[Any], Any]) -> None:
         self._reader = reader

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A value of every rank for every rank of a group: a barrier, an all-gather, a small all-reduce.
 
-Each rank has a small ring to the other ranks, made at the group's first call here, and sends before receiving. No
-circle of waits can form: a rank waits only for ranks with fewer calls. A call ends with the group's timeout, as
-torch.distributed's does, and the error names the missing ranks. torch.distributed keeps groups on several
-machines, where the relays would cost more than a collective, and elastic groups: the backend goes on without the
-dead.
+Each rank has a small ring to the other ranks, made at the group's first call here, and sends before
+receiving. No circle of waits can form: a rank waits only for ranks with fewer calls. A call ends
+with the group's timeout, as torch.distributed's does, and the error names the missing ranks.
+torch.distributed keeps groups on several machines, where the relays would cost more than a
+collective, and elastic groups: the backend goes on without the dead.
 """
 
 import time
@@ -43,7 +43,9 @@ _of_torch: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def is_of_ranks_here(group: Any) -> bool:
-    """Whether `group` is a ProcessGroup of several ranks for the CPU's memory, and not an elastic one."""
+    """
+    Whether `group` is a ProcessGroup of several ranks for the CPU's memory, and not an elastic one.
+    """
     if not isinstance(group, dist.ProcessGroup) or group.size() == 1:
         return False
     return cpu_backend(group) is not None and not config.is_elastic(group)
@@ -60,7 +62,9 @@ def all_gather(group: Any, value: Any) -> Optional[List[Any]]:
 
 
 def tensors(group: Any, tensor: Any) -> Optional[List[Any]]:
-    """The same for an all-reduce of a small tensor in the CPU's memory, with the own tensor itself."""
+    """
+    The same for an all-reduce of a small tensor in the CPU's memory, with the own tensor itself.
+    """
     return _exchange(group, tensor, REDUCE)
 
 
@@ -92,7 +96,8 @@ def _exchange(group: Any, value: Any, operation: int) -> Optional[List[Any]]:
         have = "has" if len(missing) == 1 else "have"
         raise TimeoutError(
             f"{operation_of(operation << CALL_BITS)}: {', '.join(missing)} {have} not come within "
-            f"{wait.seconds:.4g} s, the group's timeout: look at the process, or make the group with a longer timeout"
+            f"{wait.seconds:.4g} s, the group's timeout: look at the process, or make the group "
+            f"with a longer timeout"
         )
     return everyone
 
@@ -102,14 +107,19 @@ class _Missing(Exception):
 
 
 class _Wait:
-    """The wait of a call. Only a long wait asks for the group's timeout, which takes as long as a message."""
+    """The wait of a call. Only a long wait asks for the group's timeout, which takes as long as a
+    message."""
 
     def __init__(self, group: Any) -> None:
         self._group, self._began = group, time.monotonic()
         self.seconds: Optional[float] = None  # the timeout
 
     def left(self) -> float:
-        return _FIRST if self.seconds is None else max(0.0, self._began + self.seconds - time.monotonic())
+        return (
+            _FIRST
+            if self.seconds is None
+            else max(0.0, self._began + self.seconds - time.monotonic())
+        )
 
     def over(self) -> bool:
         if self.seconds is None:
@@ -118,7 +128,8 @@ class _Wait:
 
 
 def _received(end: Receiver, operation: int, call: int, wait: _Wait) -> Any:
-    """The value of this call. Calls that were interrupted may have left frames of theirs, which are dropped."""
+    """The value of this call. Calls that were interrupted may have left frames of theirs, which are
+    dropped."""
 
     def take() -> Tuple[Any, int]:
         while True:
@@ -138,8 +149,8 @@ def _received(end: Receiver, operation: int, call: int, wait: _Wait) -> Any:
 
 
 def _sent(end: Source, value: Any, operation: int, wait: _Wait) -> Tuple[Any, Optional[Exception]]:
-    """Send the own value. Returns the own result, or the error of a value that can't be sent: the other ranks have its
-    text."""
+    """Send the own value. Returns the own result, or the error of a value that can't be sent: the
+    other ranks have its text."""
     packed = value
     try:
         if operation == GATHER:
@@ -176,14 +187,18 @@ def _in_time(wait: _Wait, send: Callable[[float], None]) -> None:
 
 
 def near_ends(group: Any, stream: str, capacity: int) -> Optional[List[End]]:
-    """This rank's ends of the rings, by source; the first call for a stream is a collective. None: not for ranks on
-    several machines, one rank, or an elastic group."""
+    """
+    This rank's ends of the rings, by source; the first call for a stream is a collective. None: not
+    for ranks on several machines, one rank, or an elastic group.
+    """
     group = dist.group.WORLD if group is None else group
     if not is_of_ranks_here(group) or group in _of_torch:
         return None
     found = []
     for src in range(group.size()):
-        end = end_of(group, src, stream=stream, capacity=capacity, engine="sglang")  # nothing else gathers
+        end = end_of(
+            group, src, stream=stream, capacity=capacity, engine="sglang"
+        )  # nothing else gathers
         assert end is not None
         if not end.is_near:
             _of_torch.add(group)

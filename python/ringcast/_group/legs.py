@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages over a transport where the receiver names the size of a message beforehand, as torch.distributed's.
+"""Messages over a transport where the receiver names the size of a message beforehand, as
+torch.distributed's.
 
-A message is one piece: head, body, data and padding. Both ends know the size of the piece from the message before. If a
-message does not fit, body and data follow as a second piece, and the head tells the size of the second piece.
+A message is one piece: head, body, data and padding. Both ends know the size of the piece from the
+message before. If a message does not fit, body and data follow as a second piece, and the head
+tells the size of the second piece.
 
-Each head tells the room for the body and data of the next message. If the next message waits already, the room is the
-size of that message; else an estimate (ring/estimate.c) from the sizes of the messages that did not wait. So the pieces
-of a large frame, which follow one another, need no padding, and do not raise the estimate. A head counts only when the
-message was sent: after a message that could not be made, both ends still have the same room.
+Each head tells the room for the body and data of the next message. If the next message waits
+already, the room is the size of that message; else an estimate (ring/estimate.c) from the sizes of
+the messages that did not wait. So the pieces of a large frame, which follow one another, need no
+padding, and do not raise the estimate. A head counts only when the message was sent: after a
+message that could not be made, both ends still have the same room.
 """
 
 import struct
@@ -56,7 +59,12 @@ class SendingEnd:
         if size <= room:
             self._put([bytearray().join((head, message.body, message.data, bytes(room - size)))])
         else:
-            self._put([bytearray().join((head, bytes(room))), bytearray().join((message.body, message.data))])
+            self._put(
+                [
+                    bytearray().join((head, bytes(room))),
+                    bytearray().join((message.body, message.data)),
+                ]
+            )
         self._room, self._is_exact = next_room, following is not None
 
 

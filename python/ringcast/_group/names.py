@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of the drop-ins' rings, by which `ringcast list` shows them: `vllm.tp.0` is the ring of vLLM's group "tp"
-into which rank 0, a global rank, writes. docs/dropins.md has the table."""
+"""The names of the drop-ins' rings, by which `ringcast list` shows them: `vllm.tp.0` is the ring of
+vLLM's group "tp" into which rank 0, a global rank, writes. docs/dropins.md has the table."""
 
 import contextlib
 import re
@@ -19,7 +19,10 @@ _COORDINATORS = {
 
 
 def join(engine: str, group: Any, *rest: Any) -> str:
-    """A valid name of any parts. If the name is too long, the group's part is cut, so that ranks stay apart."""
+    """
+    A valid name of any parts. If the name is too long, the group's part is cut, so that ranks stay
+    apart.
+    """
     tail = "".join(f".{_valid(part)}" for part in rest)[: _MOST - len(engine) - 2]
     return f"{engine}.{_valid(group)[: _MOST - len(engine) - 1 - len(tail)]}{tail}"
 
@@ -37,8 +40,10 @@ def _valid(part: Any) -> str:
 
 
 def family(group: Any, engine: str) -> Tuple[str, str]:
-    """The first two arguments of join() for a ring of `group`. engine: whose function makes the ring; the engine with a
-    GroupCoordinator of `group` takes precedence."""
+    """
+    The first two arguments of join() for a ring of `group`. engine: whose function makes the ring;
+    the engine with a GroupCoordinator of `group` takes precedence.
+    """
     for module, owner in _COORDINATORS.items():
         with contextlib.suppress(Exception):  # an engine of another version
             for unique, reference in list(sys.modules[module]._groups.items()):

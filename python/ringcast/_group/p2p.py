@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one rank of a group to another: a ring with one reader for each (group, from, to), made at its first use.
+"""
+From one rank of a group to another: a ring with one reader for each (group, from, to), made at its
+first use.
 
-No call is a collective, and a sender waits for its peer only on request. So a connection begins on torch.distributed's
-own point to point, on the CPU group: the first message (HELLO) has the ring's handle, and the messages after HELLO have
-whole frames. The receiver of HELLO tries to attach, and answers each message by whether it has attached. When the
-sender finds that answer, the sender sends RING, the last message on that way, and puts the next frame into the ring: by
-then the reader stands at the ring's tail, so no frame is lost, and RING tells the reader where the next frame is. A
-receiver on another machine can't attach, never gets RING, and the connection stays on torch.distributed.
+No call is a collective, and a sender waits for its peer only on request. So a connection begins on
+torch.distributed's own point to point, on the CPU group: the first message (HELLO) has the ring's
+handle, and the messages after HELLO have whole frames. The receiver of HELLO tries to attach, and
+answers each message by whether it has attached. When the sender finds that answer, the sender sends
+RING, the last message on that way, and puts the next frame into the ring: by then the reader stands
+at the ring's tail, so no frame is lost, and RING tells the reader where the next frame is. A
+receiver on another machine can't attach, never gets RING, and the connection stays on
+torch.distributed.
 
-gloo can't tell whether a send has ended without a wait for it, and a thread that waits in gloo stays there until the
-process exits. Hence the answers: the sender posts a receive for each answer before the message is sent, and looks into
-the memory where the answer will arrive. The answers also tell when the memory of a sent message may go.
+gloo can't tell whether a send has ended without a wait for it, and a thread that waits in gloo
+stays there until the process exits. Hence the answers: the sender posts a receive for each answer
+before the message is sent, and looks into the memory where the answer will arrive. The answers also
+tell when the memory of a sent message may go.
 
-A full ring does not hold up an isend: a frame without room waits, packed, in an outbox, which a thread empties and ends
-with. All messages have tags of their own: other point to point traffic on the same group is not disturbed.
+A full ring does not hold up an isend: a frame without room waits, packed, in an outbox, which a
+thread empties and ends with. All messages have tags of their own: other point to point traffic on
+the same group is not disturbed.
 """
 
 import contextlib
@@ -42,15 +48,15 @@ from ringcast._group.packing import may_pack, pack, pack_typed
 
 # Tags of torch.distributed, for messages and for answers.
 _TAG, _ANSWER_TAG = 0x52494E47, 0x52494E48
-# A message is a header of four int64, _MAGIC with the kind, the frame's tag, the payload's bytes, the sender's pid;
-# then the payload.
+# A message is a header of four int64, _MAGIC with the kind, the frame's tag, the payload's bytes,
+# the sender's pid; then the payload.
 _MAGIC = 0x72696E6763617300
 _HELLO, _FRAME, _ERROR, _RING = range(1, 5)
 # How long a sender goes on without a look whether the receiver lives: a look is a system call.
 LOOK_SECONDS = 0.05
 
 
-# ---- Handles ---------------------------------------------------------------------------------------------------------
+# ---- Handles -------------------------------------------------------------------------------------
 
 
 class Handle:
@@ -69,7 +75,9 @@ _SENT = Handle()
 class _Posted(Handle):
     """A message on torch.distributed's way."""
 
-    def __init__(self, works: List[Any], answer: Any, answered: Any, retained: List[Any], sender: "Sender") -> None:
+    def __init__(
+        self, works: List[Any], answer: Any, answered: Any, retained: List[Any], sender: "Sender"
+    ) -> None:
         self._lock = threading.Lock()
         self._works = works
         self._answer = answer
@@ -81,7 +89,9 @@ class _Posted(Handle):
         return not self._works or self.answer() != 0
 
     def answer(self) -> int:
-        """0: no answer yet. A thread of gloo's fills the memory, first perhaps the lowest byte alone."""
+        """
+        0: no answer yet. A thread of gloo's fills the memory, first perhaps the lowest byte alone.
+        """
         return int(self._answer.item())
 
     def wait(self) -> None:
@@ -126,13 +136,18 @@ class _Queued(Handle):
             raise self._error
 
 
-# ---- The end that sends ----------------------------------------------------------------------------------------------
+# ---- The end that sends --------------------------------------------------------------------------
 
 
 class Sender:
-    """The lock is for the thread that empties the outbox: while the thread runs, only the thread uses the Writer."""
+    """
+    The lock is for the thread that empties the outbox: while the thread runs, only the thread uses
+    the Writer.
+    """
 
-    def __init__(self, rank: int, peer: int, peer_in_group: int, name: Optional[str] = None) -> None:
+    def __init__(
+        self, rank: int, peer: int, peer_in_group: int, name: Optional[str] = None
+    ) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
         self.ring = config.make_writer(config.capacity(), 1, name=name)
@@ -152,8 +167,8 @@ class Sender:
 
     @property
     def carries_cuda(self) -> bool:
-        """Whether tensors on a CUDA device go by the ring, or before RING in the frames on torch.distributed's way.
-        False once the receiver is known to be on another machine."""
+        """Whether tensors on a CUDA device go by the ring, or before RING in the frames on
+        torch.distributed's way. False once the receiver is known to be on another machine."""
         return self.ring._takes_cuda and not self.ring.closed
 
     def isend(self, group: Any, value: Any, operation: int) -> Handle:
@@ -251,7 +266,9 @@ class Sender:
 
     def raise_unreachable(self, error: Exception) -> NoReturn:
         if "imed out" in str(error):
-            raise TimeoutError(f"rank {self._peer} has not received within the group's timeout: {error}") from None
+            raise TimeoutError(
+                f"rank {self._peer} has not received within the group's timeout: {error}"
+            ) from None
         self._fail(f"can't be reached ({str(error).strip()})")
 
     # ---- before the ring
@@ -272,7 +289,9 @@ class Sender:
         tensors = [torch.tensor([_MAGIC | kind, tag, len(payload), os.getpid()], dtype=torch.int64)]
         if len(payload):
             tensors.append(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-        answered = group.recv([answer], self._peer_in_group, _ANSWER_TAG)  # first: the answer then never waits
+        answered = group.recv(
+            [answer], self._peer_in_group, _ANSWER_TAG
+        )  # first: the answer then never waits
         works = [group.send([tensor], self._peer_in_group, _TAG) for tensor in tensors]
         handle = _Posted(works, answer, answered, tensors, self)
         self.posted.append(handle)
@@ -298,7 +317,9 @@ class Sender:
     def _queue(self, item: _Queued) -> Handle:
         self._outbox.append(item)
         if self._thread is None or not self._thread.is_alive():  # a forked child has no thread
-            self._thread = threading.Thread(target=self._empty_outbox, name="ringcast-outbox", daemon=True)
+            self._thread = threading.Thread(
+                target=self._empty_outbox, name="ringcast-outbox", daemon=True
+            )
             self._thread.start()
         return item
 
@@ -325,13 +346,18 @@ class Sender:
                     return
 
     def _judge(self, error: Exception, item: _Queued) -> Exception:
-        """The error for the handle: the frame's own, which the receiver gets too, or the end of the connection."""
+        """The error for the handle: the frame's own, which the receiver gets too, or the end of the
+        connection."""
         if config.is_of_value(error, self.ring._value_failed) and not self.ring.closed:
             text = config.text_of(operation_of(item.tag), self._rank, error)
             self._outbox.insert(1, _Queued(text, item.tag))
             return error
         try:
-            self._fail("has died" if isinstance(error, ringcast.ReaderDied) else f"is not sent to any more ({error})")
+            self._fail(
+                "has died"
+                if isinstance(error, ringcast.ReaderDied)
+                else f"is not sent to any more ({error})"
+            )
         except ringcast.ReaderDied as death:
             return death
 
@@ -350,13 +376,14 @@ class Sender:
         count, tag = self._lost
         if count:
             text = (
-                f"rank {self._rank} has closed the ring before what isend() still had for it found room: {count} lost"
+                f"rank {self._rank} has closed the ring before what isend() still had for it found "
+                f"room: {count} lost"
             )
             with contextlib.suppress(TimeoutError, ringcast.Error):
                 self.ring.send_error(text, 0, tag=tag)
 
 
-# ---- The end that receives -------------------------------------------------------------------------------------------
+# ---- The end that receives -----------------------------------------------------------------------
 
 
 class Receiver(ReaderEnd):
@@ -371,7 +398,9 @@ class Receiver(ReaderEnd):
     def recv(self, group: Any, operation: int) -> Any:
         if not self._on_ring:
             if not self._turn.acquire(blocking=False):
-                raise RuntimeError(f"another thread receives from rank {self._peer}: one may at a time")
+                raise RuntimeError(
+                    f"another thread receives from rank {self._peer}: one may at a time"
+                )
             try:
                 taken = self._recv_before_ring(group, operation)
             finally:
@@ -379,7 +408,9 @@ class Receiver(ReaderEnd):
             if taken is not None:
                 return taken[0]
         if self.ring is None:
-            what = f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
+            what = (
+                f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
+            )
             raise ringcast.Error(errno.EPIPE, what)
         return self.receive(operation)
 
@@ -417,7 +448,9 @@ class Receiver(ReaderEnd):
             group.recv([header], self._peer_in_group, _TAG).wait()
             magic, tag, size, self._peer_pid = header.tolist()
             if magic & ~0xFF != _MAGIC:
-                raise ringcast.ProtocolError(errno.EPROTO, f"a message of rank {self._peer} is not ringcast's")
+                raise ringcast.ProtocolError(
+                    errno.EPROTO, f"a message of rank {self._peer} is not ringcast's"
+                )
             payload = torch.empty(size, dtype=torch.uint8)
             if size:
                 group.recv([payload], self._peer_in_group, _TAG).wait()
@@ -425,7 +458,9 @@ class Receiver(ReaderEnd):
             if not config.is_ours(error):
                 raise
             if "imed out" in str(error):
-                raise TimeoutError(f"rank {self._peer} has sent nothing within the group's timeout: {error}") from None
+                raise TimeoutError(
+                    f"rank {self._peer} has sent nothing within the group's timeout: {error}"
+                ) from None
             self._raise_lost(f"can't be reached ({str(error).strip()})")
         return magic & 0xFF, tag, payload
 
@@ -437,38 +472,50 @@ class Receiver(ReaderEnd):
             pass  # on another machine
         except ringcast.Error as error:
             warnings.warn(
-                f"rank {self._rank} can't attach to the ring of rank {self._peer} ({error}): what it sends here comes "
+                f"rank {self._rank} can't attach to the ring of rank {self._peer} ({error}): what "
+                f"it sends here comes "
                 "by torch.distributed",
                 RuntimeWarning,
                 stacklevel=5,
             )
 
     def _send_answer(self, group: Any) -> None:
-        """Send this process's pid, negative if it has not attached. The sender may be gone by now."""
+        """
+        Send this process's pid, negative if it has not attached. The sender may be gone by now.
+        """
         with contextlib.suppress(RuntimeError):
             if self._answer:
                 self._answer[0].wait()
         self._answer = ()
-        answer = torch.tensor([os.getpid() if self.ring is not None else -os.getpid()], dtype=torch.int64)
+        answer = torch.tensor(
+            [os.getpid() if self.ring is not None else -os.getpid()], dtype=torch.int64
+        )
         with contextlib.suppress(RuntimeError):
             self._answer = group.send([answer], self._peer_in_group, _ANSWER_TAG), answer
 
     def _raise_gone(self) -> NoReturn:
         self.close()  # a sender that lives begins anew, with HELLO
         self._raise_lost(
-            "has died, or its group was destroyed; what was in its ring was received, and what isend() had not yet put "
+            "has died, or its group was destroyed; what was in its ring was received, and what "
+            "isend() had not yet put "
             "there is lost: wait for each handle before a process exits"
         )
 
     def _raise_lost(self, what: str) -> NoReturn:
-        pid = f"pid {self._peer_pid}" if self._peer_pid else "its pid is not known: nothing has come from it"
+        pid = (
+            f"pid {self._peer_pid}"
+            if self._peer_pid
+            else "its pid is not known: nothing has come from it"
+        )
         raise ringcast.WriterGone(errno.EPIPE, f"rank {self._peer} ({pid}) {what}") from None
 
     def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
         mine = operation_of(operation << CALL_BITS).replace("send", "recv")
         raise RuntimeError(
-            f"mismatched ranks: what rank {self._peer} sent with its call {tag & CALL_MASK} was {operation_of(tag)}; "
-            f"here, on rank {self._rank}, call {expected} is {mine}: what is sent must be received by the counterpart, "
+            f"mismatched ranks: what rank {self._peer} sent with its call {tag & CALL_MASK} was "
+            f"{operation_of(tag)}; "
+            f"here, on rank {self._rank}, call {expected} is {mine}: what is sent must be "
+            f"received by the counterpart, "
             "in the same order"
         )
 
@@ -479,21 +526,22 @@ class Receiver(ReaderEnd):
         self._on_ring = False
 
 
-# ---- Finding the ends ------------------------------------------------------------------------------------------------
+# ---- Finding the ends ----------------------------------------------------------------------------
 
 _making = threading.RLock()  # each end is made once, also if two threads need it at the same time
 
 
 def sender(group: Any, ranks: List[int], me: int, peer: int, engine: str = "torch") -> Sender:
-    """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` has the global numbers. engine: for
-    the name of a new ring."""
+    """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` has the global
+    numbers. engine: for the name of a new ring."""
     ends = rings.ends(group)
     if ("to", peer) not in ends:
         with _making:
             if ("to", peer) not in ends:
                 name = names.join(*names.family(group, engine), f"{ranks[me]}-{ranks[peer]}")
                 made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer, name)
-                # Closed or not, the end stays until the group goes: answers still arrive in its memory.
+                # Closed or not, the end stays until the group goes: answers still arrive in its
+                # memory.
                 weakref.finalize(group, made.close).atexit = False
     end: Sender = ends["to", peer]
     return end
@@ -503,6 +551,8 @@ def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
     """This rank's end for the frames of `peer`."""
     ends = rings.ends(group)
     if ("from", peer) not in ends:
-        ends.setdefault(("from", peer), Receiver(ranks[me], ranks[peer], peer))  # another thread may be here too
+        ends.setdefault(
+            ("from", peer), Receiver(ranks[me], ranks[peer], peer)
+        )  # another thread may be here too
     end: Receiver = ends["from", peer]
     return end

@@ -10,12 +10,16 @@ from ringcast._ringcast import _pack_of_cpu
 
 
 def pack_typed(value: Any, takes_cuda: bool, hash: Optional[str] = None) -> ringcast.PackedFrame:
-    """As ringcast.pack(). takes_cuda: else tensors on a CUDA device are refused (TypeError), as on any other device."""
+    """
+    As ringcast.pack(). takes_cuda: else tensors on a CUDA device are refused (TypeError), as on any
+    other device.
+    """
     return ringcast.pack(value, hash=hash) if takes_cuda else _pack_of_cpu(value, hash)
 
 
 def pack(value: Any, takes_cuda: bool, hash: Optional[str] = None) -> ringcast.PackedFrame:
-    """As pack_typed(); a value with tensors that are refused goes as a pickle as a whole, without hashes."""
+    """As pack_typed(); a value with tensors that are refused goes as a pickle as a whole, without
+    hashes."""
     try:
         return pack_typed(value, takes_cuda, hash)
     except TypeError as refused:
@@ -27,11 +31,12 @@ def pack(value: Any, takes_cuda: bool, hash: Optional[str] = None) -> ringcast.P
 
 
 def may_pack(tensor_dict: Dict[Any, Any]) -> bool:
-    """Whether the replaced functions pickle the refused part of a dict: anything inside the values, but no value that
-    is a tensor."""
+    """Whether the replaced functions pickle the refused part of a dict: anything inside the values,
+    but no value that is a tensor."""
     torch = sys.modules["torch"]
     return not any(
-        isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda") for value in tensor_dict.values()
+        isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda")
+        for value in tensor_dict.values()
     )
 
 

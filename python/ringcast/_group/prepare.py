@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the first broadcast of a group would do, done before: ringcast.torch.prepare().
 
-The ranks first meet at the group's store, by keys with a timeout: a collective without one of the ranks would wait for
-the group's own timeout, and break the group. The first rank that sees all ranks, or runs out of time, writes the
-outcome. No other rank can change the outcome, so all ranks go on or none does, and every rank names the missing ranks.
-Each meeting has a number, since its keys stay in the store.
+The ranks first meet at the group's store, by keys with a timeout: a collective without one of the
+ranks would wait for the group's own timeout, and break the group. The first rank that sees all
+ranks, or runs out of time, writes the outcome. No other rank can change the outcome, so all ranks
+go on or none does, and every rank names the missing ranks. Each meeting has a number, since its
+keys stay in the store.
 
-Then the ranks make the ring and a few broadcasts, after which the memory of the writer, of the readers and of Python is
-there.
+Then the ranks make the ring and a few broadcasts, after which the memory of the writer, of the
+readers and of Python is there.
 """
 
 import time
@@ -34,8 +35,11 @@ _meetings: "weakref.WeakKeyDictionary[Any, Dict[int, int]]" = weakref.WeakKeyDic
 _prepared: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
-def prepare(group: Any, src: int, nbytes: int, timeout: float, metadata_group: Any, on_death: Optional[str]) -> None:
-    """group: a ProcessGroup of two ranks or more. on_death: of new rings; None: as the environment says."""
+def prepare(
+    group: Any, src: int, nbytes: int, timeout: float, metadata_group: Any, on_death: Optional[str]
+) -> None:
+    """group: a ProcessGroup of two ranks or more. on_death: of new rings; None: as the environment
+    says."""
     if on_death is not None:
         policies[group] = on_death
     end = ends(group).get((BROADCAST, src))
@@ -60,7 +64,10 @@ def _meet(group: Any, src: int, timeout: float) -> None:
     mine = f"{names} did not call prepare() within {timeout:g} s" if missing else _ALL_HERE
     outcome = store.compare_set(key + "outcome", "", mine).decode()
     if outcome != _ALL_HERE:
-        raise TimeoutError(f"{outcome}; nothing was prepared: call prepare() again, on all ranks of the group {ranks}")
+        raise TimeoutError(
+            f"{outcome}; nothing was prepared: call prepare() again, on all ranks of the group "
+            f"{ranks}"
+        )
 
 
 def _missing(store: Any, key: str, ranks: int, timeout: float) -> List[int]:
@@ -68,7 +75,9 @@ def _missing(store: Any, key: str, ranks: int, timeout: float) -> List[int]:
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         try:
-            store.wait([key + str(rank) for rank in range(ranks)], timedelta(seconds=min(left, _SLICE)))
+            store.wait(
+                [key + str(rank) for rank in range(ranks)], timedelta(seconds=min(left, _SLICE))
+            )
             return []
         except RuntimeError as error:  # in time or not, the keys tell
             if not is_ours(error):
@@ -80,7 +89,9 @@ def _warm_up(end: Any, size: int) -> None:
     """Collective: broadcasts of `size` bytes."""
     for _ in range(_ROUNDS):
         if isinstance(end, Source):
-            end.send({"ranks": ["0", 1, 2.0, None], "x": torch.zeros(size, dtype=torch.uint8)}, PREPARE)
+            end.send(
+                {"ranks": ["0", 1, 2.0, None], "x": torch.zeros(size, dtype=torch.uint8)}, PREPARE
+            )
         else:
             received = end.receive(PREPARE)
             received["x"].sum()  # each page of a retained tensor is mapped when it is touched

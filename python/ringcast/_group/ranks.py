@@ -8,9 +8,9 @@ _Made = TypeVar("_Made")
 
 
 def global_ranks(group: Any) -> List[int]:
-    """The number of each rank of a ProcessGroup in torch.distributed, where a global rank is asked for. A group that
-    torch.distributed does not know, made without new_group() or outliving destroy_process_group(), has its own numbers
-    only."""
+    """The number of each rank of a ProcessGroup in torch.distributed, where a global rank is asked
+    for. A group that torch.distributed does not know, made without new_group() or outliving
+    destroy_process_group(), has its own numbers only."""
     try:
         return list(sys.modules["torch.distributed"].get_process_group_ranks(group))
     except KeyError:
@@ -18,9 +18,11 @@ def global_ranks(group: Any) -> List[int]:
 
 
 class Ranks:
-    """A torch ProcessGroup, or an object with rank, world_size and broadcast_obj(obj, src), as vLLM's
-    StatelessProcessGroup. rank: this process's, in the group: dist.get_rank() would count in the default group, which
-    need not be there. globally: the global number of every rank."""
+    """
+    A torch ProcessGroup, or an object with rank, world_size and broadcast_obj(obj, src), as vLLM's
+    StatelessProcessGroup. rank: this process's, in the group: dist.get_rank() would count in the
+    default group, which need not be there. globally: the global number of every rank.
+    """
 
     def __init__(self, group: Any) -> None:
         dist = sys.modules.get("torch.distributed")  # a ProcessGroup's owner has imported torch
@@ -34,7 +36,8 @@ class Ranks:
             self.rank = group.rank
         else:
             raise TypeError(
-                "pg must be a torch.distributed.ProcessGroup, or have rank, world_size and broadcast_obj(obj, src), "
+                "pg must be a torch.distributed.ProcessGroup, or have rank, world_size and "
+                "broadcast_obj(obj, src), "
                 f"not {type(group).__name__}"
             )
 
@@ -50,9 +53,12 @@ class Ranks:
         self._dist.all_gather_object(everyone, mine, group=self._group)
         return everyone
 
-    def all_or_none(self, make: Callable[[], _Made], tell: Callable[[_Made], Any]) -> Tuple[_Made, List[Any]]:
-        """Collective: the result of `make` here, and the result of `tell` on each rank. If a rank fails, all do: the
-        failed rank with its error, the rest with a RuntimeError that names the failed rank."""
+    def all_or_none(
+        self, make: Callable[[], _Made], tell: Callable[[_Made], Any]
+    ) -> Tuple[_Made, List[Any]]:
+        """Collective: the result of `make` here, and the result of `tell` on each rank. If a rank
+        fails, all do: the failed rank with its error, the rest with a RuntimeError that names the
+        failed rank."""
         try:
             made = make()
             told = tell(made)
@@ -62,5 +68,7 @@ class Ranks:
         everyone = self.gather((told, None))
         for number, (_, failure) in zip(self.globally, everyone):
             if failure is not None:
-                raise RuntimeError(f"rank {number} could not take part in making the ring: {failure}")
+                raise RuntimeError(
+                    f"rank {number} could not take part in making the ring: {failure}"
+                )
         return made, [told for told, _ in everyone]

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay between machines: frames of one ring, byte for byte and in order, into a ring on each other machine.
+"""The relay between machines: frames of one ring, byte for byte and in order, into a ring on each
+other machine.
 
-On the writer's machine a Hub is an ordinary reader of the ring, in a thread, and forwards each frame once per machine.
-On every other machine a Relay, in a thread, publishes the frames into a ring of its own for the readers there. Errors
-and notices of deaths are frames, and cross like all others. A transport carries the messages: ZeroMQ (zmq_hub.py and
-zmq_transport.py in ringcast.vllm) or torch.distributed (torch_transport.py).
+On the writer's machine a Hub is an ordinary reader of the ring, in a thread, and forwards each
+frame once per machine. On every other machine a Relay, in a thread, publishes the frames into a
+ring of its own for the readers there. Errors and notices of deaths are frames, and cross like all
+others. A transport carries the messages: ZeroMQ (zmq_hub.py and zmq_transport.py in ringcast.vllm)
+or torch.distributed (torch_transport.py).
 
 A message is a letter, a body, and for F the frames' bytes:
 
@@ -14,12 +16,14 @@ A message is a letter, a body, and for F the frames' bytes:
     B  goodbye                                          D  done, the answer to a goodbye
                                                         C  check: one more reader is on your ring
 
-Flow control: the relay acknowledges the bytes in its ring. With WINDOW_BYTES unacknowledged the hub stops reading, the
-writer's ring fills, and the writer waits. Loss: both sides report a connection that breaks or falls silent, by the name
-of the peer. All input is checked; invalid input raises Malformed, which ends the connection.
+Flow control: the relay acknowledges the bytes in its ring. With WINDOW_BYTES unacknowledged the hub
+stops reading, the writer's ring fills, and the writer waits. Loss: both sides report a connection
+that breaks or falls silent, by the name of the peer. All input is checked; invalid input raises
+Malformed, which ends the connection.
 
-The transport finds silence. torch.distributed has no heartbeats, so torch_transport.py sends its own; ZeroMQ keeps its
-heartbeats, because ZeroMQ's own thread answers them while the relay's thread copies a large frame or waits for room.
+The transport finds silence. torch.distributed has no heartbeats, so torch_transport.py sends its
+own; ZeroMQ keeps its heartbeats, because ZeroMQ's own thread answers them while the relay's thread
+copies a large frame or waits for room.
 """
 
 import contextlib
@@ -43,7 +47,8 @@ WINDOW_BYTES = 64 << 20
 _TURN_SENT = 16
 TURN_HEARD = 256
 _TURN_TAKEN = 64
-# A relay acknowledges so many bytes, or all after so long without a message: each acknowledgement wakes the hub.
+# A relay acknowledges so many bytes, or all after so long without a message: each acknowledgement
+# wakes the hub.
 _ACK_BYTES = 1 << 20
 _ACK_MILLISECONDS = 50
 _ACK = struct.Struct("<Q")
@@ -53,7 +58,7 @@ class Lost(Exception):
     """The connection to the peer is lost. The text says why, and follows the peer's name."""
 
 
-# ---- The writer's side -----------------------------------------------------------------------------------------------
+# ---- The writer's side ---------------------------------------------------------------------------
 
 
 class Peer:
@@ -69,11 +74,12 @@ class Peer:
 
 
 class Hub:
-    """The thread of the writer's side. A transport's subclass sends and receives; the thread does not refer to the
-    owner, which calls close() when collected.
+    """
+    The thread of the writer's side. A transport's subclass sends and receives; the thread does not
+    refer to the owner, which calls close() when collected.
 
-    lost: called with a text that names a dead process, in one thread for all such calls; a method's object is held
-    weakly.
+    lost: called with a text that names a dead process, in one thread for all such calls; a method's
+    object is held weakly.
     """
 
     linger_seconds = 30.0
@@ -84,7 +90,9 @@ class Hub:
         self.changed = threading.Condition()
         self.complete = self.over = False  # all peers are there; the thread has ended
         self.trouble = ""
-        self._lost = weakref.WeakMethod(lost) if isinstance(lost, types.MethodType) else lambda: lost
+        self._lost = (
+            weakref.WeakMethod(lost) if isinstance(lost, types.MethodType) else lambda: lost
+        )
         self._pid = os.getpid()
         self._peers: List[Any] = []  # the relays that receive: of a transport's class
         self._ended = False
@@ -125,8 +133,9 @@ class Hub:
     # For other threads.
 
     def close(self, linger: Optional[float] = None) -> None:
-        """Forward the frames in the ring, and the end; wait at most `linger` seconds (None: the transport's
-        linger_seconds) until the peers have all frames. Then each reader receives the rest, and raises WriterGone."""
+        """Forward the frames in the ring, and the end; wait at most `linger` seconds (None: the
+        transport's linger_seconds) until the peers have all frames. Then each reader receives the
+        rest, and raises WriterGone."""
         if os.getpid() != self._pid:
             return  # the thread is the parent's
         with self.changed:
@@ -146,7 +155,9 @@ class Hub:
                 self._turn()
         except Exception as error:
             self._report(f"the relay to other machines has failed: {type(error).__name__}: {error}")
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            threading.excepthook(
+                threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+            )
         finally:
             self._outlet.close()
             self._reader.close()
@@ -175,21 +186,29 @@ class Hub:
 
     def _patience(self) -> int:
         """Milliseconds until the next deadline; -1: no deadline."""
-        return -1 if self._close_by is None else max(0, int((self._close_by - time.monotonic()) * 1000) + 1)
+        return (
+            -1
+            if self._close_by is None
+            else max(0, int((self._close_by - time.monotonic()) * 1000) + 1)
+        )
 
     def _may_forward(self) -> bool:
         if self._ended:
             return False
         if self._close_by is not None:
             return True  # the rest, and the end
-        return self.complete and all(peer.sent - peer.acknowledged < WINDOW_BYTES for peer in self._peers)
+        return self.complete and all(
+            peer.sent - peer.acknowledged < WINDOW_BYTES for peer in self._peers
+        )
 
     def _forward(self) -> bool:
         """Whether the ring may have more."""
         for _ in range(_TURN_SENT):
             if not self._may_forward():
                 return False
-            closes = self._close_by is not None  # before the look at the ring, which then sees all frames
+            closes = (
+                self._close_by is not None
+            )  # before the look at the ring, which then sees all frames
             try:
                 message = self._outlet.take()
             except ringcast.WriterGone:
@@ -259,19 +278,23 @@ def _tell(reports: "queue.SimpleQueue[Optional[str]]", callee: Callable[[], Any]
             if lost is not None:
                 lost(text)
         except Exception:  # such as a warning that is an error; the next report is told, too
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            threading.excepthook(
+                threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+            )
         del lost  # while this thread waits, it holds no object
 
 
-# ---- The side of another machine -------------------------------------------------------------------------------------
+# ---- The side of another machine -----------------------------------------------------------------
 
 
 class Relay:
-    """The thread of the other side. The thread does not refer to the owner, which calls leave() when collected.
+    """
+    The thread of the other side. The thread does not refer to the owner, which calls leave() when
+    collected.
 
-    link: the transport's connection. me, source: this process and the writer's, by name. announce: sends the readers
-    of this machine the text that nothing more comes and why, and whether for a death, without waiting (TimeoutError).
-    leaving: the text when this process leaves.
+    link: the transport's connection. me, source: this process and the writer's, by name. announce:
+    sends the readers of this machine the text that nothing more comes and why, and whether for a
+    death, without waiting (TimeoutError). leaving: the text when this process leaves.
     """
 
     def __init__(
@@ -317,7 +340,10 @@ class Relay:
         except Malformed as error:
             self._why = f"{self._source} has sent an invalid message: {error}"
         except Exception as error:  # above all, no memory for a frame
-            self._why = f"{self._me}, which receives for this machine, has failed: {type(error).__name__}: {error}"
+            self._why = (
+                f"{self._me}, which receives for this machine, has failed: {type(error).__name__}: "
+                f"{error}"
+            )
             self._report(self._why)
         finally:
             self._end()
@@ -380,7 +406,11 @@ class Relay:
 
     def _report_deaths(self) -> None:
         while (lost := self._writer.check()) is not None:
-            what = "has died" if lost.state == "dead" else "is alive, but wrote invalid data into its ring"
+            what = (
+                "has died"
+                if lost.state == "dead"
+                else "is alive, but wrote invalid data into its ring"
+            )
             self._report(f"{lost.name} (pid {lost.pid} on {os.uname().nodename}) {what}")
 
     def _report(self, text: str) -> None:

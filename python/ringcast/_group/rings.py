@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rings of torch.distributed groups: one for each (group, stream, src), made at the first use.
 
-The exchanges that make a ring of a broadcast are collectives of all ranks of the group; later calls use
-torch.distributed only if the group spans machines. p2p.py makes the rings between two ranks. A group's rings go with
-the group.
+The exchanges that make a ring of a broadcast are collectives of all ranks of the group; later calls
+use torch.distributed only if the group spans machines. p2p.py makes the rings between two ranks. A
+group's rings go with the group.
 """
 
 import atexit
@@ -25,13 +25,16 @@ from ringcast._group.endpoint import End, Receiver, Source
 from ringcast._group.ranks import Ranks, global_ranks
 
 _SLOTS = 64
-# The stream of broadcasts, which ranks receive in lock-step: the source may be only a few frames ahead.
+# The stream of broadcasts, which ranks receive in lock-step: the source may be only a few frames
+# ahead.
 BROADCAST = "broadcast"
 
-# Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the peer) -> end. An entry goes with the group.
+# Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the peer) -> end. An entry goes with
+# the group.
 _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.WeakKeyDictionary()
-# (id(group), stream, src) -> the same end, for each call's look: a look into _rings makes a weak reference, which takes
-# longer than all else. The entries of a group go with the group, before another object can have the id.
+# (id(group), stream, src) -> the same end, for each call's look: a look into _rings makes a weak
+# reference, which takes longer than all else. The entries of a group go with the group, before
+# another object can have the id.
 _found: Dict[Tuple[int, str, int], End] = {}
 # The groups in whose exchanges a thread is: torch.distributed would mix two threads' exchanges up.
 _making: Dict[Any, object] = {}
@@ -61,12 +64,18 @@ def _forget(group_id: int) -> None:
 def ends_if_any(group: Any) -> Dict[Tuple[str, int], Any]:
     """The same for any argument: for None the ends of the default group."""
     group = _default_group() if group is None else group
-    return _rings.get(group, {}) if dist.is_available() and isinstance(group, dist.ProcessGroup) else {}
+    return (
+        _rings.get(group, {})
+        if dist.is_available() and isinstance(group, dist.ProcessGroup)
+        else {}
+    )
 
 
 def close(group: Any) -> None:
-    """Close this process's ends; frames in an outbox of p2p.py are lost. All ranks call this, with no call under
-    way."""
+    """
+    Close this process's ends; frames in an outbox of p2p.py are lost. All ranks call this, with no
+    call under way.
+    """
     made, failure = ends_if_any(group), None
     _forget(id(_default_group() if group is None else group))
     while made:
@@ -87,7 +96,7 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-# ---- Finding a ring, or making one -----------------------------------------------------------------------------------
+# ---- Finding a ring, or making one ---------------------------------------------------------------
 
 
 def _default_group() -> Any:
@@ -105,8 +114,9 @@ def end_of(
 ) -> Optional[End]:
     """This rank's end of the ring of (group, stream, src). None: the group has one rank.
 
-    group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order. capacity:
-    of a new ring; None: as the environment says. engine: for the name of a new ring.
+    group: a ProcessGroup, or None for the default group. stream: frames of two streams have no
+    common order. capacity: of a new ring; None: as the environment says. engine: for the name of a
+    new ring.
     """
     if group is None and _HAS_GROUPS:
         group = dist.group.WORLD
@@ -118,19 +128,23 @@ def end_of(
 
 
 def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
-    """The ProcessGroup and the rank that the arguments of a broadcast mean. None: the group has one rank, or there is
-    none."""
+    """The ProcessGroup and the rank that the arguments of a broadcast mean. None: the group has one
+    rank, or there is none."""
     try:
         src = operator.index(src)
     except TypeError:
-        raise TypeError(f"src must be an int, a rank in the group, not {type(src).__name__}") from None
+        raise TypeError(
+            f"src must be an int, a rank in the group, not {type(src).__name__}"
+        ) from None
     group = _default_group() if group is None else group
     if group is None or not _HAS_GROUPS:
         return None
     if not isinstance(group, dist.ProcessGroup):
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError("this process is not in the group")
-        raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
+        raise TypeError(
+            f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}"
+        )
     size = group.size()
     if size == 1:
         return None
@@ -138,7 +152,8 @@ def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
         raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
     if config.is_fake(group):
         raise ValueError(
-            "the group's backend is torch.distributed's \"fake\", which sends nothing: its other ranks are not "
+            "the group's backend is torch.distributed's \"fake\", which sends nothing: its other "
+            "ranks are not "
             "processes that could attach to a ring. For a dry run of one rank leave ringcast out"
         )
     return group, src
@@ -147,7 +162,10 @@ def group_of(group: Any, src: int) -> Optional[Tuple[Any, int]]:
 def _look(
     group: Any, src: int, metadata_group: Any, stream: str, capacity: Optional[int], engine: str
 ) -> Optional[End]:
-    """end_of() for the first call of (group, stream, src), for a ring that was closed, and for invalid arguments."""
+    """
+    end_of() for the first call of (group, stream, src), for a ring that was closed, and for invalid
+    arguments.
+    """
     checked = group_of(group, src)
     if checked is None:
         return None
@@ -157,9 +175,14 @@ def _look(
     if ring is None or (ring.ring.closed and ring.lost is None):
         family, me = names.family(group, engine), object()
         if _making.setdefault(group, me) is not me:
-            raise RuntimeError("another thread makes a ring of the group: each is made by one thread, as by prepare()")
+            raise RuntimeError(
+                "another thread makes a ring of the group: each is made by one thread, as by "
+                "prepare()"
+            )
         try:
-            ring = made[stream, src] = _make_ring(group, src, metadata_group, capacity, stream, family)
+            ring = made[stream, src] = _make_ring(
+                group, src, metadata_group, capacity, stream, family
+            )
         finally:
             del _making[group]
     _found[id(group), stream, src] = ring
@@ -167,7 +190,12 @@ def _look(
 
 
 def _make_ring(
-    group: Any, src: int, metadata_group: Any, capacity: Optional[int], stream: str, family: Tuple[str, str]
+    group: Any,
+    src: int,
+    metadata_group: Any,
+    capacity: Optional[int],
+    stream: str,
+    family: Tuple[str, str],
 ) -> End:
     if metadata_group is None:
         metadata_group = group
@@ -182,21 +210,34 @@ def _make_ring(
 
 
 class _Making:
-    """All ranks try to attach to the source's ring. Ranks that fail are on other machines; the first such rank makes
-    the next ring, until every rank has a ring. Every error reaches all ranks, since all wait in the exchanges."""
+    """
+    All ranks try to attach to the source's ring. Ranks that fail are on other machines; the first
+    such rank makes the next ring, until every rank has a ring. Every error reaches all ranks, since
+    all wait in the exchanges.
+    """
 
     def __init__(
-        self, ranks: Ranks, src: int, group: Any, capacity: Optional[int], stream: str, family: Tuple[str, str]
+        self,
+        ranks: Ranks,
+        src: int,
+        group: Any,
+        capacity: Optional[int],
+        stream: str,
+        family: Tuple[str, str],
     ) -> None:
         self._exchange = ranks
         self._capacity, self._bounded = capacity, stream == BROADCAST
-        self._ring_name = names.join(*family, ranks.globally[src], *([] if self._bounded else [stream]))
+        self._ring_name = names.join(
+            *family, ranks.globally[src], *([] if self._bounded else [stream])
+        )
         self._ranks = ranks.globally
         self._me = ranks.rank  # a rank in the group, as all numbers here except in `_ranks`
         self._src = src
         self._group = group
         self._offers: List[Dict[str, Any]] = []  # of the ranks, when the source made its ring
-        self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's machine comes first
+        self._machines: List[
+            List[int]
+        ] = []  # the ranks on each, the leader first; the source's machine comes first
         self._writer: Optional[ringcast.Writer] = None
         self._reader: Optional[ringcast.Reader] = None
 
@@ -213,7 +254,9 @@ class _Making:
                 lambda mine: mine,
             )
             left = [rank for rank in left if rank != leader and not attached[rank]]
-            self._machines.append([leader] + [rank for rank in range(len(attached)) if attached[rank]])
+            self._machines.append(
+                [leader] + [rank for rank in range(len(attached)) if attached[rank]]
+            )
         end = self._end()
         end.is_near = len(self._machines) == 1
         end.carries_cuda = end.is_near and all(theirs["gpu"] for theirs in self._offers)
@@ -238,7 +281,9 @@ class _Making:
             capacity = config.capacity() if self._capacity is None else self._capacity
             ahead = config.ahead() if self._bounded else None
             name = names.relay_of(self._ring_name) if self._machines else self._ring_name
-            self._writer = config.make_writer(capacity, slots, on_death=on_death, ahead=ahead, name=name)
+            self._writer = config.make_writer(
+                capacity, slots, on_death=on_death, ahead=ahead, name=name
+            )
         return {
             "src": self._src,
             "version": ringcast.__version__,
@@ -263,7 +308,8 @@ class _Making:
     def _warn(self, leader: int, error: Exception) -> None:
         if self._offers[leader]["machine"] == self._offers[self._me]["machine"]:
             warnings.warn(
-                f"rank {self._ranks[self._me]} is on the machine of rank {self._ranks[leader]}, but can't attach to "
+                f"rank {self._ranks[self._me]} is on the machine of rank {self._ranks[leader]}, "
+                f"but can't attach to "
                 f"its ring, so that broadcasts go through torch.distributed: {error}",
                 RuntimeWarning,
                 stacklevel=1,
@@ -278,7 +324,8 @@ class _Making:
             end = Source(self._writer, rank, goes_on)
             leaders = [machine[0] for machine in self._machines[1:]]
             end.links = [
-                torch_transport.TorchHub(end, backend, each, self._tag(), self._name(each), seconds) for each in leaders
+                torch_transport.TorchHub(end, backend, each, self._tag(), self._name(each), seconds)
+                for each in leaders
             ]
             return end
         machine = next(machine for machine in self._machines if self._me in machine)
@@ -289,7 +336,9 @@ class _Making:
         receiver = Receiver(self._reader, rank, source, self._ranks[machine[0]], pids)
         if self._writer is not None:
             names = self._name(self._me), self._name(self._src)
-            relay = torch_transport.make_relay(self._writer, backend, self._src, self._tag(), *names, seconds)
+            relay = torch_transport.make_relay(
+                self._writer, backend, self._src, self._tag(), *names, seconds
+            )
             receiver.own(relay)
         return receiver
 
@@ -304,10 +353,14 @@ class _Making:
     def _find_backend(self) -> Tuple[Any, float]:
         backend = torch_transport.cpu_backend(self._group)
         if backend is None:
-            parts = "; ".join(", ".join(self._name(rank) for rank in machine) for machine in self._machines)
+            parts = "; ".join(
+                ", ".join(self._name(rank) for rank in machine) for machine in self._machines
+            )
             raise RuntimeError(
-                f"the group spans machines ({parts}), between which its backend, {config.backend_of(self._group)}, "
-                "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
+                f"the group spans machines ({parts}), between which its backend, "
+                f"{config.backend_of(self._group)}, "
+                "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the "
+                "same ranks"
             )
         return backend, torch_transport.seconds_of(backend)
 
@@ -319,6 +372,9 @@ def _check_same(key: str, what: str, ranks: List[int], offers: List[Dict[str, An
     if len(by_value) == 1:
         return
     parts = [
-        f"{value} on {'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}" for value, names in by_value.items()
+        f"{value} on {'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}"
+        for value, names in by_value.items()
     ]
-    raise RuntimeError(f"mismatched ranks: {what} " + ", but ".join(parts) + "; it must be the same on all of them")
+    raise RuntimeError(
+        f"mismatched ranks: {what} " + ", but ".join(parts) + "; it must be the same on all of them"
+    )

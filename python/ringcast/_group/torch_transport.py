@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay's messages (relay.py) by a torch.distributed group's point to point, on its CPU backend.
+"""
+The relay's messages (relay.py) by a torch.distributed group's point to point, on its CPU backend.
 
-If a process dies, the connection breaks and raises at both ends at once. If a machine disappears, its silence tells:
-each side sends a beat at least every third of the group's timeout. The waits of the backend are unlimited, since a
-timeout there would break the group for all ranks: two threads wait in the backend, and the relay's thread checks the
-clock.
+If a process dies, the connection breaks and raises at both ends at once. If a machine disappears,
+its silence tells: each side sends a beat at least every third of the group's timeout. The waits of
+the backend are unlimited, since a timeout there would break the group for all ranks: two threads
+wait in the backend, and the relay's thread checks the clock.
 """
 
 import collections
@@ -32,8 +33,8 @@ _LINGER_SECONDS = 30.0
 
 
 class Link:
-    """The connection to one rank. peer: a rank in the group. tags: to send with, to receive with. last: the last
-    letters to be sent and received. unreachable: the words for a lost peer."""
+    """The connection to one rank. peer: a rank in the group. tags: to send with, to receive with.
+    last: the last letters to be sent and received. unreachable: the words for a lost peer."""
 
     goodbye_seconds = _LINGER_SECONDS
 
@@ -57,7 +58,9 @@ class Link:
         self._heard = time.monotonic()
         self._wake = Wake()
         runs = self._send_all, self._receive_all
-        self._threads = [threading.Thread(target=run, name="ringcast-link", daemon=True) for run in runs]
+        self._threads = [
+            threading.Thread(target=run, name="ringcast-link", daemon=True) for run in runs
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -69,13 +72,19 @@ class Link:
         poll = select.poll()
         for descriptor in [*descriptors, *([self._wake.descriptor] if listens else [])]:
             poll.register(descriptor, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poll.poll(most if milliseconds < 0 else min(milliseconds, most))]
+        ready = [
+            descriptor
+            for descriptor, _ in poll.poll(most if milliseconds < 0 else min(milliseconds, most))
+        ]
         if self._wake.descriptor in ready:
             self._wake.clear()
         return ready
 
     def take(self) -> Optional[Message]:
-        failure, now = self._failure, time.monotonic()  # before the look: messages from before a failure come first
+        failure, now = (
+            self._failure,
+            time.monotonic(),
+        )  # before the look: messages from before a failure come first
         if self._received:
             return self._received.popleft()
         since = self._sending_since
@@ -99,7 +108,9 @@ class Link:
 
     def _send_all(self) -> None:
         end, following = SendingEnd(self._put), None
-        with contextlib.suppress(RuntimeError):  # the other thread raises too, and stores the reason
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the other thread raises too, and stores the reason
             while True:
                 message = following or self._waiting(self._seconds / 3) or _BEAT
                 if message is _CLOSE:
@@ -117,7 +128,9 @@ class Link:
         return None
 
     def _put(self, pieces: List[bytearray]) -> None:
-        for work in [self._backend.send([_tensor(piece)], self._peer, self._send_tag) for piece in pieces]:
+        for work in [
+            self._backend.send([_tensor(piece)], self._peer, self._send_tag) for piece in pieces
+        ]:
             work.wait(_FOREVER)
 
     def _get(self, size: int) -> memoryview:
@@ -147,7 +160,9 @@ def _tensor(memory: bytearray) -> Any:
 class TorchHub(Hub):
     """The hub for one machine. leader: the relay's rank, pid and host."""
 
-    def __init__(self, source: Source, backend: Any, peer: int, tag: int, leader: str, seconds: float) -> None:
+    def __init__(
+        self, source: Source, backend: Any, peer: int, tag: int, leader: str, seconds: float
+    ) -> None:
         super().__init__(source.ring.handle, leader, source.lose)
         self._source = weakref.ref(source)
         self._link = Link(backend, peer, (tag, tag + 1), seconds, (b"D", b"B"))
@@ -183,14 +198,22 @@ class TorchHub(Hub):
 
 
 def make_relay(
-    writer: ringcast.Writer, backend: Any, peer: int, tag: int, leader: str, source: str, seconds: float
+    writer: ringcast.Writer,
+    backend: Any,
+    peer: int,
+    tag: int,
+    leader: str,
+    source: str,
+    seconds: float,
 ) -> Relay:
     """leader, source: this rank and the source, by name."""
 
     def announce(text: str, died: bool) -> None:
         writer.send(text, 0, tag=NOTICE if died else GONE)
 
-    link = Link(backend, peer, (tag + 1, tag), seconds, (b"B", b"D"), f"can't be reached from {leader}")
+    link = Link(
+        backend, peer, (tag + 1, tag), seconds, (b"B", b"D"), f"can't be reached from {leader}"
+    )
     return Relay(link, writer, leader, f"the source, {source},", announce)
 
 

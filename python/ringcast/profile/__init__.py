@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a program's time goes: communication by operation and size, waiting, regions, memory. See docs/profile.md.
+"""Where a program's time goes: communication by operation and size, waiting, regions, memory. See
+docs/profile.md.
 
     from ringcast.profile import profile
 
@@ -9,8 +10,9 @@
                 ...
             p.step()
 
-Or RINGCAST_PROFILE=results in the environment, for a whole process. `python -m ringcast.profile --help`: compare,
-report, merge. While no profile is running, nothing is replaced and nothing is recorded.
+Or RINGCAST_PROFILE=results in the environment, for a whole process. `python -m ringcast.profile
+--help`: compare, report, merge. While no profile is running, nothing is replaced and nothing is
+recorded.
 """
 
 from ringcast.profile.results import NoProfile

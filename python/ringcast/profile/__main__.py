@@ -14,31 +14,46 @@ from ringcast.profile.store import RANGES, Totals
 
 EPILOG = """examples:
   python -m ringcast.profile report results
-  python -m ringcast.profile merge results                        after a run in which rank 0 ended first
+  python -m ringcast.profile merge results                 after a run in which rank 0 ended first
   python -m ringcast.profile compare yesterday today --fail-over 10%
 
-exit status: 0; 1: compare --fail-over found something slower; 2: wrong arguments, or no profile in a folder
+exit status: 0; 1: compare --fail-over found something slower; 2: wrong arguments, or no profile
+in a folder
 """
 
 
 def parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     made = argparse.ArgumentParser(
-        prog="python -m ringcast.profile", description=__doc__, epilog=EPILOG, formatter_class=formatter
+        prog="python -m ringcast.profile",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=formatter,
     )
     commands = made.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("compare", help="what changed from one profile to the other, and by how much")
+    one = commands.add_parser(
+        "compare", help="what changed from one profile to the other, and by how much"
+    )
     one.add_argument("before", metavar="A", help="the folder of the earlier profile")
     one.add_argument("after", metavar="B", help="the folder of the later one")
-    told = "exit with 1 if a step, an operation or a region takes longer by more than so many per cent on average; "
+    told = (
+        "exit with 1 if a step, an operation or a region takes longer by more than so many per "
+        "cent on average; "
+    )
     told += "what is new does not count"
     one.add_argument("--fail-over", metavar="PERCENT", type=percent, help=told)
     one.add_argument("--all", action="store_true", help="also what changed by less than 2 per cent")
-    one.add_argument("--format", choices=["text", "json"], default="text", help="(default: %(default)s)")
-    one = commands.add_parser("report", help="make reports and pictures anew from profile.json, and show the report")
+    one.add_argument(
+        "--format", choices=["text", "json"], default="text", help="(default: %(default)s)"
+    )
+    one = commands.add_parser(
+        "report", help="make reports and pictures anew from profile.json, and show the report"
+    )
     one.add_argument("dir", metavar="DIR", help="a folder with a profile.json")
     one.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
-    one = commands.add_parser("merge", help="merge the ranks' results in DIR into one, as rank 0 does at its end")
+    one = commands.add_parser(
+        "merge", help="merge the ranks' results in DIR into one, as rank 0 does at its end"
+    )
     one.add_argument("dir", metavar="DIR", help="a folder with folders rank0, rank1, ...")
     one.add_argument("--no-pictures", action="store_true", help="make no pictures")
     return made
@@ -74,7 +89,10 @@ def _compare(options: argparse.Namespace) -> int:
     found = list(changes(results.load(options.before), results.load(options.after)))
     failed = slower(found, options.fail_over) if options.fail_over is not None else []
     if options.format == "json":
-        told = {"changes": [each._asdict() for each in found], "slower": [each.what for each in failed]}
+        told = {
+            "changes": [each._asdict() for each in found],
+            "slower": [each.what for each in failed],
+        }
         print(json.dumps(told, indent=2))
     else:
         print(as_text(found, 0.0 if options.all else 2.0))
@@ -111,15 +129,22 @@ def changes(*both: Results) -> Iterator[Change]:
     yield _of_totals("a step", "step", "ms", before.steps, after.steps)
     was, now = (analysis.share(each.exposed, each.steps.total) for each in (before, after))
     yield Change("communication's share", "share", "%", was, now, _percent(was, now))
-    old, new = (analysis.grouped(analysis.counted(each), lambda key: (key[0], key[2])) for each in (before, after))
+    old, new = (
+        analysis.grouped(analysis.counted(each), lambda key: (key[0], key[2]))
+        for each in (before, after)
+    )
     yield from _of_tables("operation", "us", old, new, lambda key: f"{key[0]}, {RANGES[key[1]]}")
-    old, new = ({name: region.totals for name, region in each.regions.items()} for each in (before, after))
+    old, new = (
+        {name: region.totals for name, region in each.regions.items()} for each in (before, after)
+    )
     yield from _of_tables("region", "ms", old, new, str)
     was, now = (analysis.memory_of(each)["rss_max"] / (1 << 20) for each in both)
     yield Change("resident memory, most", "memory", "MiB", was, now, _percent(was, now))
 
 
-def _of_tables(kind: str, unit: str, old: Dict[Any, Totals], new: Dict[Any, Totals], name_of: Any) -> Iterator[Change]:
+def _of_tables(
+    kind: str, unit: str, old: Dict[Any, Totals], new: Dict[Any, Totals], name_of: Any
+) -> Iterator[Change]:
     names = {name_of(key): key for key in sorted({*old, *new})}
     for name in sorted(names, key=analysis.natural) if kind == "region" else names:
         both = (table.get(names[name], Totals()) for table in (old, new))
@@ -139,7 +164,11 @@ def slower(found: List[Change], percent: float) -> List[Change]:
     return [each for each in found if each.kind in GATED and (each.percent or 0) > percent]
 
 
-TITLES = "what,avg before,avg after,change,p50 before,p50 after,change,count before,count after".split(",")
+TITLES = (
+    "what,avg before,avg after,change,p50 before,p50 after,change,count before,count after".split(
+        ","
+    )
+)
 
 
 def as_text(found: List[Change], at_least: float) -> str:
@@ -147,7 +176,10 @@ def as_text(found: List[Change], at_least: float) -> str:
     shown = [each for each in found if each.percent is None or abs(each.percent) >= at_least]
     rows = [TITLES, *(_row(each) for each in shown if each.before or each.after)]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]).rstrip() for row in rows]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]).rstrip()
+        for row in rows
+    ]
     left_out = len(found) + 1 - len(rows)
     if left_out:
         lines.append(f"{left_out} more changed by less than {at_least:g} %; --all shows them")
@@ -161,11 +193,18 @@ def _row(each: Change) -> List[str]:
     def signed(percent: Optional[float]) -> str:
         return "-" if percent is None else f"{percent:+.1f} %"
 
-    change = "new" if each.before is None else "gone" if each.after is None else signed(each.percent)
+    change = (
+        "new" if each.before is None else "gone" if each.after is None else signed(each.percent)
+    )
     row = [each.what, value(each.before), value(each.after), change]
     if each.counts is None:
         return [*row, "", "", "", "", ""]
-    return [*row, *map(value, each.p50), signed(each.p50_percent), *(f"{count:,}" for count in each.counts)]
+    return [
+        *row,
+        *map(value, each.p50),
+        signed(each.p50_percent),
+        *(f"{count:,}" for count in each.counts),
+    ]
 
 
 if __name__ == "__main__":

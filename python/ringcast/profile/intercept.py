@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrappers in the places of functions of torch.distributed, vLLM and SGLang, which time the originals.
+"""
+Wrappers in the places of functions of torch.distributed, vLLM and SGLang, which time the originals.
 
-A function is replaced in every loaded module that holds the function, under any name, and put back there in the end. A
-module that is imported later is noticed by name, before anything is imported from the module. While torch.compile
-traces, a wrapper calls the original, so compiled code is the same with and without a profile.
+A function is replaced in every loaded module that holds the function, under any name, and put back
+there in the end. A module that is imported later is noticed by name, before anything is imported
+from the module. While torch.compile traces, a wrapper calls the original, so compiled code is the
+same with and without a profile.
 """
 
 import functools
@@ -17,7 +19,7 @@ from ringcast._install import Replacements
 from ringcast.profile.recorder import MOST_WAITING, Recorder
 from ringcast.profile.store import Operation
 
-# ---- Bytes: the tensor's; for a gathering the output's, for a scattering the input's ---------------------------------
+# ---- Bytes: the tensor's; for a gathering the output's, for a scattering the input's -------------
 
 Measure = Callable[[Tuple[Any, ...], Mapping[str, Any], Any], Optional[int]]
 
@@ -80,7 +82,8 @@ MEASURES: Dict[str, Measure] = {
     **{
         name: by_those_within
         for name in (
-            "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list", "send_object_list",
+            "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list",
+            "send_object_list",
             "recv_object_list", "batch_isend_irecv",
         )
     },
@@ -88,7 +91,8 @@ MEASURES: Dict[str, Measure] = {
 
 
 def of_coordinator(operation: str, first: int) -> Measure:
-    """The measure of an engine's method (first=1) or function (first=0); `first`: the index of the first argument."""
+    """The measure of an engine's method (first=1) or function (first=0); `first`: the index of the
+    first argument."""
     if operation == "barrier":
         return nothing
     if operation in ("all_gather", "all_gatherv", "all_gather_into_tensor", "recv"):
@@ -99,10 +103,14 @@ def of_coordinator(operation: str, first: int) -> Measure:
 
 
 def _of_all(args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    return bytes_of(args[0]) if args else max((bytes_of(value) for value in kwargs.values()), default=0)
+    return (
+        bytes_of(args[0])
+        if args
+        else max((bytes_of(value) for value in kwargs.values()), default=0)
+    )
 
 
-# ---- Functions -------------------------------------------------------------------------------------------------------
+# ---- Functions -----------------------------------------------------------------------------------
 
 TORCH = "torch.distributed.distributed_c10d"
 COORDINATORS = {
@@ -110,25 +118,31 @@ COORDINATORS = {
     "sglang.srt.distributed.parallel_state": "sglang",
     "sglang.multimodal_gen.runtime.distributed.group_coordinator": "sglang",
 }
-# Methods of GroupCoordinator. isend_* and irecv_* are left out: the handles are those of torch's isend and irecv, which
-# are timed. Compiled models call the methods that end in _out_place, and not the plain method.
+# Methods of GroupCoordinator. isend_* and irecv_* are left out: the handles are those of torch's
+# isend and irecv, which are timed. Compiled models call the methods that end in _out_place, and not
+# the plain method.
 METHODS = {
     **{name: name for name in (
-        "all_reduce", "all_gather", "all_gatherv", "all_gather_into_tensor", "reduce_scatter", "reduce_scatterv",
+        "all_reduce", "all_gather", "all_gatherv", "all_gather_into_tensor", "reduce_scatter",
+        "reduce_scatterv",
         "reduce_scatter_tensor", "gather", "broadcast", "broadcast_object", "broadcast_object_list",
         "broadcast_tensor_dict", "all_gather_object", "send", "recv", "send_object", "recv_object",
-        "send_tensor_dict", "recv_tensor_dict", "barrier", "dispatch", "combine", "fused_allreduce_rmsnorm",
+        "send_tensor_dict", "recv_tensor_dict", "barrier", "dispatch", "combine",
+        "fused_allreduce_rmsnorm",
     )},
     "_all_reduce_out_place": "all_reduce", "_all_gather_out_place": "all_gather",
     "_reduce_scatter_out_place": "reduce_scatter",
 }  # fmt: skip
 # Functions by module: the function's name -> the operation's name.
 CALLS = {
-    "tensor_model_parallel_all_reduce": "all_reduce", "tensor_model_parallel_all_gather": "all_gather",
-    "tensor_model_parallel_reduce_scatter": "reduce_scatter", "tensor_model_parallel_gather": "gather",
+    "tensor_model_parallel_all_reduce": "all_reduce",
+    "tensor_model_parallel_all_gather": "all_gather",
+    "tensor_model_parallel_reduce_scatter": "reduce_scatter",
+    "tensor_model_parallel_gather": "gather",
     "tensor_model_parallel_fused_allreduce_rmsnorm": "fused_allreduce_rmsnorm",
     "broadcast_tensor_dict": "broadcast_tensor_dict",
-    "attention_tensor_model_parallel_all_reduce": "all_reduce", "moe_tensor_model_parallel_all_reduce": "all_reduce",
+    "attention_tensor_model_parallel_all_reduce": "all_reduce",
+    "moe_tensor_model_parallel_all_reduce": "all_reduce",
     "moe_expert_parallel_all_reduce": "all_reduce",
 }  # fmt: skip
 PYOBJ = {"broadcast_pyobj": "broadcast_pyobj", "point_to_point_pyobj": "point_to_point_pyobj"}
@@ -159,7 +173,8 @@ class Interceptor:
             replaced.when_loaded(names, self._put_engine)
 
     def step_after(self, place: str, step: Callable[[], None]) -> None:
-        """Have step() called after each call of the function at `place`, module:name or module:Class.name."""
+        """Have step() called after each call of the function at `place`, module:name or
+        module:Class.name."""
         module_name, _, path = place.partition(":")
 
         def put(module: types.ModuleType) -> None:
@@ -169,7 +184,10 @@ class Interceptor:
                 owner = getattr(owner, part, None)
             original = vars(owner).get(name) if owner is not None else None
             if not inspect.isfunction(original) or inspect.iscoroutinefunction(original):
-                text = f"no step will end: {place} is no function; name one of {module_name} that each step calls once"
+                text = (
+                    f"no step will end: {place} is no function; name one of {module_name} that "
+                    "each step calls once"
+                )
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
                 return
             self._set(self._steps, owner, name, original, _followed(original, step))
@@ -185,20 +203,28 @@ class Interceptor:
         self._made.clear()
 
     def _put_torch(self, module: types.ModuleType) -> None:
-        self._put_functions(module, "torch", {name: (name, measure) for name, measure in MEASURES.items()})
+        self._put_functions(
+            module, "torch", {name: (name, measure) for name, measure in MEASURES.items()}
+        )
         joins = getattr(module, "init_process_group", None)
         if inspect.isfunction(joins):
             self._put([(joins, _followed(joins, self._joined))])
 
     def _put_engine(self, module: types.ModuleType) -> None:
         if module.__name__ in COORDINATORS:
-            self._put_class(getattr(module, "GroupCoordinator", None), COORDINATORS[module.__name__])
+            self._put_class(
+                getattr(module, "GroupCoordinator", None), COORDINATORS[module.__name__]
+            )
         else:
             source, names = FUNCTIONS[module.__name__]
-            found = {name: (operation, of_coordinator(operation, 0)) for name, operation in names.items()}
+            found = {
+                name: (operation, of_coordinator(operation, 0)) for name, operation in names.items()
+            }
             self._put_functions(module, source, found)
 
-    def _put_functions(self, module: types.ModuleType, source: str, names: Mapping[str, Tuple[str, Measure]]) -> None:
+    def _put_functions(
+        self, module: types.ModuleType, source: str, names: Mapping[str, Tuple[str, Measure]]
+    ) -> None:
         made = []
         for name, (operation, measure) in names.items():
             original = getattr(module, name, None)
@@ -227,7 +253,9 @@ class Interceptor:
         setattr(cls, name, ours)
         replaced.at_end(undo)
 
-    def wrap(self, original: Callable[..., Any], name: str, source: str, measure: Measure) -> Callable[..., Any]:
+    def wrap(
+        self, original: Callable[..., Any], name: str, source: str, measure: Measure
+    ) -> Callable[..., Any]:
         recorder = self._recorder
         clock, device = recorder.clock, recorder.device
         compiling = _is_compiling()
@@ -246,7 +274,9 @@ class Interceptor:
             except BaseException:
                 end = clock()
                 buffer.depth -= 1
-                buffer.items.append(Operation(start, end, end, end, name, source, 0, None, on_device, True))
+                buffer.items.append(
+                    Operation(start, end, end, end, name, source, 0, None, on_device, True)
+                )
                 raise
             is_work = _is_work(result)
             if on_device and not is_work:
@@ -266,7 +296,9 @@ class Interceptor:
         return timed
 
 
-def _measured(measure: Measure, args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Optional[int]:
+def _measured(
+    measure: Measure, args: Tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+) -> Optional[int]:
     try:
         return measure(args, kwargs, result)
     except Exception:  # a tensor of a kind that has no size must not end a call that has succeeded
@@ -285,7 +317,9 @@ def _followed(original: Callable[..., Any], call: Callable[[], Any]) -> Callable
 
 
 def _swap(pairs: List[Tuple[Any, Any]]) -> None:
-    """Replace the first of each pair by the second in every module outside ringcast, under any name."""
+    """
+    Replace the first of each pair by the second in every module outside ringcast, under any name.
+    """
     news = {id(old): new for old, new in pairs}
     for module_name, module in list(sys.modules.items()) if news else ():
         if isinstance(module, types.ModuleType) and module_name.partition(".")[0] != "ringcast":
@@ -312,7 +346,7 @@ def _is_compiling() -> Callable[[], bool]:
     return found
 
 
-# ---- The handle of an asynchronous operation, which ends when wait() returns -----------------------------------------
+# ---- The handle of an asynchronous operation, which ends when wait() returns ---------------------
 
 
 def _is_work(result: Any) -> bool:

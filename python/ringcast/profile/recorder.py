@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of each thread, summed up when a step ends.
 
-The hot path appends to a list of the thread. What costs more comes at the end of a step: which operation lies within
-another (an engine's all_reduce calls torch's), in which region, and how long at least one thread was in communication.
+The hot path appends to a list of the thread. What costs more comes at the end of a step: which
+operation lies within another (an engine's all_reduce calls torch's), in which region, and how long
+at least one thread was in communication.
 """
 
 import contextlib
@@ -69,7 +70,7 @@ class Recorder:
         self._local = threading.local()
         self._buffers: Dict[int, Buffer] = {}  # by the thread's native id
 
-    # ---- The hot path ------------------------------------------------------------------------------------------------
+    # ---- The hot path ----------------------------------------------------------------------------
 
     def buffer(self) -> Buffer:
         try:
@@ -99,7 +100,7 @@ class Recorder:
         if self.clock() > self.due:
             self.overflow()
 
-    # ---- At the end of a step ----------------------------------------------------------------------------------------
+    # ---- At the end of a step --------------------------------------------------------------------
 
     def drop(self) -> None:
         """Forget the records. The regions that threads are in begin anew."""
@@ -124,7 +125,9 @@ class Recorder:
             store.overlapped += union(busy + flights, since, now) - exposed
 
     def _take_all(self) -> List[Tuple[Buffer, List[Any], List[OpenRegion]]]:
-        """Take the records out of the threads' buffers, each with the regions around all of them."""
+        """
+        Take the records out of the threads' buffers, each with the regions around all of them.
+        """
         taken = []
         with self.lock:
             for native, buffer in list(self._buffers.items()):
@@ -141,7 +144,8 @@ class Recorder:
             del self._buffers[native]
 
     def _sum_up(
-        self, entries: List["Entry"], store: Store, where: Where, busy: List[Interval], flights: List[Interval]
+        self, entries: List["Entry"], store: Store, where: Where, busy: List[Interval],
+        flights: List[Interval]
     ) -> None:  # fmt: skip
         for entry in reversed(entries):  # inner operations before outer ones
             if entry.parent is not None and entry.parent.record.bytes is None:
@@ -182,7 +186,11 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
     nbytes, waiting = entry.bytes, record.waiting
     key = record.name, record.source, range_of(nbytes), how
     totals = store.operations.get(key) or store.totals(key)
-    totals.add(duration, nbytes, duration - waiting if waiting and record.source == "ringcast" else duration)
+    totals.add(
+        duration,
+        nbytes,
+        duration - waiting if waiting and record.source == "ringcast" else duration,
+    )
     totals.exposed += exposed
     if waiting is not None:
         totals.waiting += min(waiting, duration)
@@ -192,15 +200,20 @@ def _add_totals(store: Store, entry: "Entry", duration: int, exposed: int) -> No
 
 
 def _offer_row(store: Store, entry: "Entry", duration: int, exposed: int, where: Where) -> None:
-    """A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples."""
+    """
+    A tuple of numbers and strings alone: Python's garbage collector stops looking at such tuples.
+    """
     record, step, thread = entry.record, where[0][0], where[1]
     if isinstance(record, RegionRecord):
         name = f"{entry.region} > {record.name}" if entry.region else record.name
-        store.rows.offer((record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, 0, 0))
+        store.rows.offer(
+            (record.start, "region", 0, duration, None, 0, name, step, thread, "own", 0, 0, 0)
+        )
         return
     flags = int(entry.parent is not None), int(record.on_device), int(record.failed)
     store.rows.offer((
-        record.start, record.name, entry.bytes, duration, record.waiting, exposed, entry.region, step, thread,
+        record.start, record.name, entry.bytes, duration, record.waiting, exposed, entry.region,
+        step, thread,
         record.source, *flags,
     ))  # fmt: skip
 
@@ -210,8 +223,10 @@ def row_of(kept: Tuple[Any, ...], rank: int) -> List[Any]:
     start, name, nbytes, duration, waiting, exposed, region, step, thread, source, *flags = kept
     moving = duration - (waiting or 0) if source == "ringcast" else duration
     return [
-        f"{start / 1e9:.9f}", name, nbytes, f"{duration / 1e9:.9f}", f"{nbytes / moving if moving > 0 else 0:.6g}",
-        "" if waiting is None else f"{waiting / 1e9:.9f}", f"{exposed / 1e9:.9f}", region, step, rank, thread, source,
+        f"{start / 1e9:.9f}", name, nbytes, f"{duration / 1e9:.9f}",
+        f"{nbytes / moving if moving > 0 else 0:.6g}",
+        "" if waiting is None else f"{waiting / 1e9:.9f}", f"{exposed / 1e9:.9f}", region, step,
+        rank, thread, source,
         *flags,
     ]  # fmt: skip
 
@@ -235,7 +250,7 @@ def union(intervals: List[Interval], since: int, until: int) -> int:
     return covered
 
 
-# ---- Which record lies within which ----------------------------------------------------------------------------------
+# ---- Which record lies within which --------------------------------------------------------------
 
 
 class Entry:
@@ -253,8 +268,9 @@ Around = Tuple[float, str, Optional[Entry]]
 
 
 def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
-    """The entries of a thread's records in the order of their starts, each with its region, and its parent if it lies
-    within another operation. `items` has an outer record after those within it."""
+    """The entries of a thread's records in the order of their starts, each with its region, and its
+    parent if it lies within another operation. `items` has an outer record after those within it.
+    """
     keyed: List[Tuple[int, int, int, Any]] = []
     for index, record in enumerate(items):
         if type(record) is Operation and record.wait_start < record.end:
@@ -280,7 +296,9 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
                 parent = None  # asynchronous, and longer than the outer operation
             entry = Entry(record, region, parent, record.bytes or 0)
             entries.append(entry)
-            if record.call_end == record.end:  # what a thread does between call and wait() lies in no operation
+            if (
+                record.call_end == record.end
+            ):  # what a thread does between call and wait() lies in no operation
                 around.append((record.end, "", entry))
             else:
                 waits[-index] = entry
@@ -302,7 +320,7 @@ def _around(around: List[Around], end: int) -> Tuple[str, Optional[Entry]]:
     return region, parent
 
 
-# ---- ringcast's spans ------------------------------------------------------------------------------------------------
+# ---- ringcast's spans ----------------------------------------------------------------------------
 
 CALLS, WAITS = ("send", "recv"), ("wait_room", "wait_frame")  # and the waiting for the other side
 MOST_APART = 64  # waits of a call that has not ended
@@ -334,7 +352,9 @@ def _of_reserve(waits: List[Any]) -> List[Operation]:
     for wait in waits:
         if wait.kind == "wait_room":
             start, end = wait.start_ns, wait.end_ns
-            made.append(Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start))
+            made.append(
+                Operation(start, end, end, end, "ringcast.reserve", "ringcast", 0, end - start)
+            )
     return made
 
 

@@ -28,26 +28,30 @@ _running: "weakref.WeakSet[Profile]" = weakref.WeakSet()
 
 
 class Profile:
-    """A profile for `with`, or for calls of start() and stop(). The end of the profile writes the results. Any thread
-    may call the methods, and a single thread step().
+    """A profile for `with`, or for calls of start() and stop(). The end of the profile writes the
+    results. Any thread may call the methods, and a single thread step().
 
-    dir: the folder for the results; the profile makes the folder. None: no files; stop() returns the results.
-    warmup: the number of steps at the beginning that are left out. Without a call of step() the whole is one step.
-    intercept: time the functions of torch.distributed, vLLM and SGLang, too. False: nothing is replaced; ringcast's
-    operations, regions and your own operations are recorded.
-    sample: the share of the steps that are recorded; all ranks record the same steps.
-    rows: the most lines of detailed_timings.csv. With more records, every second, fourth, eighth ... record is kept.
-    rank, world: of the process and the group, where neither torch.distributed nor the environment (RANK) has them.
-    pictures: of a group only rank 0 makes them.
-    merge_timeout: the seconds that rank 0 waits at the end for the other ranks' results; 0: rank 0 merges nothing.
-    step_at: "module:function" or "module:Class.function": after each call of this function a step ends.
-    clock: returns nanoseconds; ringcast's own operations are in the time of time.monotonic_ns.
+    dir: the folder for the results; the profile makes the folder. None: no files; stop() returns
+    the results. warmup: the number of steps at the beginning that are left out. Without a call of
+    step() the whole is one step. intercept: time the functions of torch.distributed, vLLM and
+    SGLang, too. False: nothing is replaced; ringcast's operations, regions and your own operations
+    are recorded. sample: the share of the steps that are recorded; all ranks record the same steps.
+    rows: the most lines of detailed_timings.csv. With more records, every second, fourth, eighth
+    ... record is kept. rank, world: of the process and the group, where neither torch.distributed
+    nor the environment (RANK) has them. pictures: of a group only rank 0 makes them. merge_timeout:
+    the seconds that rank 0 waits at the end for the other ranks' results; 0: rank 0 merges nothing.
+    step_at: "module:function" or "module:Class.function": after each call of this function a step
+    ends. clock: returns nanoseconds; ringcast's own operations are in the time of
+    time.monotonic_ns.
     """
 
     def __init__(
-        self, dir: Optional[str] = "ringcast-profile", warmup: int = 3, intercept: bool = True, sample: float = 1.0, *,
-        rows: int = 100_000, rank: Optional[int] = None, world: Optional[int] = None, pictures: bool = True,
-        merge_timeout: float = 30.0, step_at: Optional[str] = None, clock: Callable[[], int] = time.monotonic_ns,
+        self, dir: Optional[str] = "ringcast-profile", warmup: int = 3, intercept: bool = True,
+        sample: float = 1.0, *,
+        rows: int = 100_000, rank: Optional[int] = None, world: Optional[int] = None,
+        pictures: bool = True,
+        merge_timeout: float = 30.0, step_at: Optional[str] = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:  # fmt: skip
         _check(dir, warmup, sample, rows, step_at)
         self.dir = None if dir is None else os.path.abspath(os.fspath(dir))
@@ -71,7 +75,7 @@ class Profile:
         self._options = {"warmup": warmup, "intercept": intercept, "sample": sample, "rows": rows}
         self._spans: Any = None
 
-    # ---- Life --------------------------------------------------------------------------------------------------------
+    # ---- Life ------------------------------------------------------------------------------------
 
     def start(self) -> "Profile":
         """Begin, as `with` does. A profile can be started once."""
@@ -97,9 +101,12 @@ class Profile:
         return self
 
     def stop(self) -> Dict[str, Any]:
-        """End: put everything back and write the results. Return the content of comprehensive_report.json."""
+        """End: put everything back and write the results. Return the content of
+        comprehensive_report.json."""
         if self._state != "running":
-            raise RuntimeError("this profile is not running: it was not started, or has been stopped")
+            raise RuntimeError(
+                "this profile is not running: it was not started, or has been stopped"
+            )
         with self._lock:
             self._state = "stopped"
             _running.discard(self)
@@ -111,12 +118,16 @@ class Profile:
                 self._turn(False)
                 self._interceptor.take_out()
             self._memory.read_all(self._clock(), self._recorder.device)
-        return results.write(self._results(), self.dir, self._apart, self._pictures, self._merge_timeout)
+        return results.write(
+            self._results(), self.dir, self._apart, self._pictures, self._merge_timeout
+        )
 
     def save(self) -> Dict[str, Any]:
         """Write the results so far, as stop() does, but merge nothing, and go on."""
         if self._state != "running":
-            raise RuntimeError("this profile is not running: it was not started, or has been stopped")
+            raise RuntimeError(
+                "this profile is not running: it was not started, or has been stopped"
+            )
         with self._lock:
             self._memory.read_all(self._clock(), self._recorder.device)
             return results.write(self._results(), self.dir, self._apart, self._pictures, 0)
@@ -142,7 +153,7 @@ class Profile:
                 raise
             warnings.warn(f"the profile is not written: {failed}", RuntimeWarning, stacklevel=2)
 
-    # ---- Steps -------------------------------------------------------------------------------------------------------
+    # ---- Steps -----------------------------------------------------------------------------------
 
     def step(self) -> None:
         """A step ends here, and the next one begins."""
@@ -207,10 +218,12 @@ class Profile:
         finally:
             self._lock.release()
 
-    # ---- A user's own ------------------------------------------------------------------------------------------------
+    # ---- A user's own ----------------------------------------------------------------------------
 
     def region(self, name: str) -> "contextlib._GeneratorContextManager[None]":
-        """A named part of the program, `with p.region("layers.0.attn"):`, per thread; or a decorator."""
+        """
+        A named part of the program, `with p.region("layers.0.attn"):`, per thread; or a decorator.
+        """
         return region(self._recorder, checked(name, "a region"))
 
     def operation(self, name: str, bytes: int = 0) -> "contextlib._GeneratorContextManager[None]":
@@ -220,7 +233,8 @@ class Profile:
         return operation(self._recorder, checked(name, "an operation"), bytes)
 
     def metric(self, name: str, value: float) -> None:
-        """Note a number of your own. The results have count, sum, mean, deviation, least, most and last value."""
+        """Note a number of your own. The results have count, sum, mean, deviation, least, most and
+        last value."""
         name, number = checked(name, "a metric"), float(value)
         with self._lock:
             if self._recorder.on:
@@ -229,7 +243,10 @@ class Profile:
     def watch(
         self, module: Any, names: Callable[[str], bool] = lambda name: name.count(".") >= 1
     ) -> Callable[[], None]:
-        """Make a region of each submodule of a torch module that `names` accepts by name. The result undoes that."""
+        """
+        Make a region of each submodule of a torch module that `names` accepts by name. The result
+        undoes that.
+        """
         handles: List[Any] = []
         for name, inner in module.named_modules():
             if name and names(name):
@@ -241,10 +258,12 @@ class Profile:
 
         return undo
 
-    # ---- Where and what ----------------------------------------------------------------------------------------------
+    # ---- Where and what --------------------------------------------------------------------------
 
     def rank(self) -> int:
-        """The rank as given, or in torch.distributed, or of the environment's RANK; -1: none so far."""
+        """
+        The rank as given, or in torch.distributed, or of the environment's RANK; -1: none so far.
+        """
         if self._rank is None:
             # RANK is that of the first process. Children inherit the variable and are no ranks.
             self._rank, self._world = _place_in_group(self._world, self._apart is None)
@@ -254,11 +273,14 @@ class Profile:
         rank = self.rank()
         facts = {
             "rank": rank, "world": self._world or 1, "pid": os.getpid(), "started": self._wall,
-            "seconds": (self._clock() - self._began) / 1e9, "steps_seen": self._steps, "options": self._options,
+            "seconds": (self._clock() - self._began) / 1e9, "steps_seen": self._steps,
+            "options": self._options,
             "memory": self._memory.figures(),
         }  # fmt: skip
         found, rows, process = copy.copy(self._store), self._store.rows, process_of(facts)
-        found.rows = Thinned(rows.most, [row_of(kept, rank) for kept in rows.kept], rows.every, rows.seen)
+        found.rows = Thinned(
+            rows.most, [row_of(kept, rank) for kept in rows.kept], rows.every, rows.seen
+        )
         found.series = dict(zip([process], self._store.series.values()))
         found.memory = {process: self._memory.series}
         return results.Results(facts, found)
@@ -284,7 +306,9 @@ def memory_of_process() -> Dict[str, int]:
     except OSError:
         return {}
     found = re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", text, re.M)
-    return {{"VmRSS": "rss", "VmHWM": "peak"}[name]: int(kilobytes) << 10 for name, kilobytes in found}
+    return {
+        {"VmRSS": "rss", "VmHWM": "peak"}[name]: int(kilobytes) << 10 for name, kilobytes in found
+    }
 
 
 class _Memory:
@@ -308,10 +332,12 @@ class _Memory:
         self.device_most = max(self.device_most, device.peak())
 
     def figures(self) -> Dict[str, int]:
-        """In bytes. rss_max is the most among the samples; the process's own peak may be older than the profile."""
+        """In bytes. rss_max is the most among the samples; the process's own peak may be older than
+        the profile."""
         peak = memory_of_process().get("peak", 0)
         return {
-            "rss_first": self.first, "rss_last": self.rss, "rss_max": self.most, "rss_peak_of_process": peak,
+            "rss_first": self.first, "rss_last": self.rss, "rss_max": self.most,
+            "rss_peak_of_process": peak,
             "device_last": self.device, "device_max": self.device_most,
         }  # fmt: skip
 
@@ -322,7 +348,9 @@ def _check(dir: Any, warmup: int, sample: float, rows: int, step_at: Optional[st
     if warmup < 0:
         raise ValueError(f"warmup is a number of steps, 0 or more, not {warmup}")
     if not 0 < sample <= 1:
-        raise ValueError(f"sample is the share of the steps that are recorded, above 0 and up to 1, not {sample}")
+        raise ValueError(
+            f"sample is the share of the steps that are recorded, above 0 and up to 1, not {sample}"
+        )
     if rows < 0:
         raise ValueError(f"rows is the most lines of detailed_timings.csv, 0 or more, not {rows}")
     if step_at is not None and not re.fullmatch(r"[\w.]+:[\w.]+", step_at):
@@ -334,7 +362,9 @@ def in_group() -> bool:
     return dist is not None and dist.is_available() and dist.is_initialized()
 
 
-def _place_in_group(world: Optional[int], by_environment: bool) -> Tuple[Optional[int], Optional[int]]:
+def _place_in_group(
+    world: Optional[int], by_environment: bool
+) -> Tuple[Optional[int], Optional[int]]:
     if in_group():
         dist = sys.modules["torch.distributed"]
         return dist.get_rank(), dist.get_world_size()
@@ -357,12 +387,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-# ---- RINGCAST_PROFILE ------------------------------------------------------------------------------------------------
-# RINGCAST_PROFILE=dir: a profile of the whole process, written at its end. dir,step=module:Class.function: a step ends
-# after each call of this function. first=pid is the first process, which adds this for its children.
+# ---- RINGCAST_PROFILE ----------------------------------------------------------------------------
+# RINGCAST_PROFILE=dir: a profile of the whole process, written at its end.
+# dir,step=module:Class.function: a step ends after each call of this function. first=pid is the
+# first process, which adds this for its children.
 #
-# A rank of a group writes into dir/rank<r>. The first process without a rank writes into dir itself, its children into
-# dir/process<pid>; a child that recorded nothing writes nothing. A problem is a warning: the program goes on.
+# A rank of a group writes into dir/rank<r>. The first process without a rank writes into dir
+# itself, its children into dir/process<pid>; a child that recorded nothing writes nothing. A
+# problem is a warning: the program goes on.
 
 VARIABLE = "RINGCAST_PROFILE"
 _profile: Optional[Profile] = None
@@ -374,12 +406,19 @@ def start_as_asked() -> None:
     global _folder, _options
     folder, *options = os.environ[VARIABLE].split(",")
     _options = dict(each.partition("=")[::2] for each in options)
-    unknown = [name for name, value in _options.items() if name not in ("step", "first") or not value]
+    unknown = [
+        name for name, value in _options.items() if name not in ("step", "first") or not value
+    ]
     if unknown or not folder:
         text = (
-            f"{VARIABLE}={os.environ[VARIABLE]}: there is no profile: {unknown[0] if unknown else 'the folder'!r} is "
+            f"{VARIABLE}={os.environ[VARIABLE]}: there is no profile: "
+            f"{unknown[0] if unknown else 'the folder'!r} is "
         )
-        warnings.warn(text + "unknown or empty; it takes DIR,step=MODULE:FUNCTION", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            text + "unknown or empty; it takes DIR,step=MODULE:FUNCTION",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return
     _folder = os.path.abspath(folder)
     if "first" not in _options:
@@ -390,7 +429,9 @@ def start_as_asked() -> None:
     from multiprocessing import util
 
     # multiprocessing ends children without atexit, and drops the parent's finalizers in children.
-    util.register_after_fork(sys.modules[__name__], lambda _: util.Finalize(None, _stop, exitpriority=10))
+    util.register_after_fork(
+        sys.modules[__name__], lambda _: util.Finalize(None, _stop, exitpriority=10)
+    )
 
 
 def _begin(is_first: bool, rank: Optional[int] = None) -> None:
@@ -402,7 +443,11 @@ def _begin(is_first: bool, rank: Optional[int] = None) -> None:
         made._apart = None if is_first else f"process{os.getpid()}"
         _profile = made.start()
     except Exception as error:
-        warnings.warn(f"RINGCAST_PROFILE={_folder}: there is no profile: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"RINGCAST_PROFILE={_folder}: there is no profile: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _stop() -> None:
@@ -413,4 +458,8 @@ def _stop() -> None:
     try:
         ended.stop()
     except Exception as error:
-        warnings.warn(f"RINGCAST_PROFILE={_folder}: the profile is not written: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"RINGCAST_PROFILE={_folder}: the profile is not written: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )

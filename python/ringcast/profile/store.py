@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a profile: totals by operation, size range and region, bounded series, and the form in profile.json.
+"""
+The memory of a profile: totals by operation, size range and region, bounded series, and the form in
+profile.json.
 
-All times are integers of nanoseconds, so sums of days are exact."""
+All times are integers of nanoseconds, so sums of days are exact.
+"""
 
 import bisect
 import math
@@ -11,7 +14,8 @@ KIB, MIB = 1 << 10, 1 << 20
 # A range begins after its lower bound and includes its upper bound.
 BOUNDS = [0, KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB, 256 * MIB]
 RANGES = [
-    "no bytes", "up to 1 KiB", "1 KiB to 16 KiB", "16 KiB to 256 KiB", "256 KiB to 1 MiB", "1 MiB to 16 MiB",
+    "no bytes", "up to 1 KiB", "1 KiB to 16 KiB", "16 KiB to 256 KiB", "256 KiB to 1 MiB",
+    "1 MiB to 16 MiB",
     "16 MiB to 256 MiB", "above 256 MiB",
 ]  # fmt: skip
 
@@ -31,14 +35,17 @@ class Totals:
     """Sums over the durations of like records."""
 
     __slots__ = (
-        "count", "total", "squares", "least", "most", "bytes", "moving", "exposed", "waiting", "told", "failed", "bins",
+        "count", "total", "squares", "least", "most", "bytes", "moving", "exposed", "waiting",
+        "told", "failed", "bins",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = self.total = self.squares = self.most = 0
         self.least = -1
         self.bytes = 0
-        self.moving = 0  # what bandwidth is of: without the waiting for the other side, where that is known
+        self.moving = (
+            0  # what bandwidth is of: without the waiting for the other side, where that is known
+        )
         self.exposed = 0  # a thread was held up; less than the total if work goes on meanwhile
         self.waiting = self.told = 0  # time, and the number of records that know their waiting
         self.failed = 0
@@ -62,7 +69,17 @@ class Totals:
         if other.count and (self.least < 0 or other.least < self.least):
             self.least = other.least
         self.most = max(self.most, other.most)
-        for name in ("count", "total", "squares", "bytes", "moving", "exposed", "waiting", "told", "failed"):
+        for name in (
+            "count",
+            "total",
+            "squares",
+            "bytes",
+            "moving",
+            "exposed",
+            "waiting",
+            "told",
+            "failed",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for index, count in other.bins.items():
             self.bins[index] = self.bins.get(index, 0) + count
@@ -115,7 +132,11 @@ class Metric:
 
     def add(self, value: float) -> None:
         if abs(value) < 1e150:
-            self.merge(Metric(count=1, total=value, squares=value * value, least=value, most=value, last=value))
+            self.merge(
+                Metric(
+                    count=1, total=value, squares=value * value, least=value, most=value, last=value
+                )
+            )
         else:
             self.not_finite += 1
 
@@ -133,14 +154,17 @@ class Metric:
         mean = self.total / self.count
         deviation = math.sqrt(max(self.squares / self.count - mean * mean, 0.0))
         return {
-            "count": self.count, "total": self.total, "avg": mean, "std": deviation, "min": self.least,
+            "count": self.count, "total": self.total, "avg": mean, "std": deviation,
+            "min": self.least,
             "max": self.most, "last": self.last, "not_finite": self.not_finite,
         }  # fmt: skip
 
 
 class Thinned:
-    """The first and then every n-th element of a series. With `most` elements, every second one goes and n doubles, so
-    the rest is spread evenly over the series."""
+    """
+    The first and then every n-th element of a series. With `most` elements, every second one goes
+    and n doubles, so the rest is spread evenly over the series.
+    """
 
     def __init__(self, most: int, kept: Iterable[Any] = (), every: int = 1, seen: int = 0) -> None:
         self.most, self.every, self.seen = most, every, seen
@@ -158,7 +182,7 @@ class Thinned:
         self.kept.append(thing)
 
 
-# ---- By operation, region and step -----------------------------------------------------------------------------------
+# ---- By operation, region and step ---------------------------------------------------------------
 
 # Most of the totals' keys: regions with ever new names must not fill the memory of a run of days.
 MOST_KEYS = 20_000
@@ -167,7 +191,8 @@ OTHER = "(other)"
 
 Thing = TypeVar("Thing")
 
-# Operation, its source (ringcast, torch, vllm, sglang, own), size range, how: "", "nested" or "device".
+# Operation, its source (ringcast, torch, vllm, sglang, own), size range, how: "", "nested" or
+# "device".
 Key = Tuple[str, str, int, str]
 
 
@@ -177,7 +202,8 @@ def process_of(facts: Dict[str, Any]) -> str:
 
 
 class Operation(NamedTuple):
-    """A record. An asynchronous operation holds its thread up from start to call_end, and from wait_start to end."""
+    """A record. An asynchronous operation holds its thread up from start to call_end, and from
+    wait_start to end."""
 
     start: int
     end: int
@@ -193,7 +219,8 @@ class Operation(NamedTuple):
 
 # Of detailed_timings.csv, in seconds and bytes.
 COLUMNS = (
-    "timestamp", "op_type", "tensor_size", "duration", "bandwidth_gbps", "waiting", "exposed", "region", "step", "rank",
+    "timestamp", "op_type", "tensor_size", "duration", "bandwidth_gbps", "waiting", "exposed",
+    "region", "step", "rank",
     "thread", "source", "nested", "device", "failed",
 )  # fmt: skip
 
@@ -274,7 +301,11 @@ class Store:
         return {
             "operations": [[*key, totals.state()] for key, totals in self.operations.items()],
             "regions": {
-                name: {"totals": region.totals.state(), "parts": region.parts, "inner": region.inner}
+                name: {
+                    "totals": region.totals.state(),
+                    "parts": region.parts,
+                    "inner": region.inner,
+                }
                 for name, region in self.regions.items()
             },
             "metrics": {name: vars(metric) for name, metric in self.metrics.items()},

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's broadcasts among the ranks of one machine, through shared memory. docs/sglang.md tells all.
+"""
+SGLang's broadcasts among the ranks of one machine, through shared memory. docs/sglang.md tells all.
 
     import ringcast.sglang
-    ringcast.sglang.install()          # in each process of SGLang; or RINGCAST_SGLANG=1 in the environment
+    ringcast.sglang.install()          # in each process of SGLang; or RINGCAST_SGLANG=1
 
-broadcast_pyobj and broadcast_tensor_dict have the contracts of SGLang's functions of the same names (August 2026), and
-install() replaces SGLang's functions. For multimodal inputs: share_hash has each feature hashed by one of the ranks,
-which all have the features; share_once has one rank compute, and all other ranks get the tensors and the hashes.
+broadcast_pyobj and broadcast_tensor_dict have the contracts of SGLang's functions of the same names
+(August 2026), and install() replaces SGLang's functions. For multimodal inputs: share_hash has each
+feature hashed by one of the ranks, which all have the features; share_once has one rank compute,
+and all other ranks get the tensors and the hashes.
 """
 
 try:
     import numpy  # noqa: F401
     import torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ImportError(f"ringcast.sglang needs {error.name}: python -m pip install {error.name}") from error
+    raise ImportError(
+        f"ringcast.sglang needs {error.name}: python -m pip install {error.name}"
+    ) from error
 
 import ringcast
 from ringcast.sglang._install import install, uninstall

@@ -19,11 +19,19 @@ def main(arguments: Optional[List[str]] = None) -> int:
     formatter = argparse.RawDescriptionHelpFormatter
     about = "ringcast in SGLang."
     parser = argparse.ArgumentParser(
-        prog="python -m ringcast.sglang", description=about, epilog=EXAMPLES, formatter_class=formatter
+        prog="python -m ringcast.sglang",
+        description=about,
+        epilog=EXAMPLES,
+        formatter_class=formatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    what = "which way pays on this machine, by size and ranks: hashing by each rank, share_hash or share_once"
-    command = commands.add_parser("advise", help=what, description=what, epilog=EXAMPLES, formatter_class=formatter)
+    what = (
+        "which way pays on this machine, by size and ranks: hashing by each rank, share_hash or "
+        "share_once"
+    )
+    command = commands.add_parser(
+        "advise", help=what, description=what, epilog=EXAMPLES, formatter_class=formatter
+    )
     advise.add_options(command)
     options = parser.parse_args(arguments)
     given = [*(options.size or ()), *(options.tp or ())]

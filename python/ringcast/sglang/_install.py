@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """ringcast in the place of SGLang's own functions, and out of that place again. docs/sglang.md.
 
-A function is replaced in the defining module and wherever the function was imported by name. In a module that is loaded
-later, functions are replaced as soon as the module has run, before any import from the module.
+A function is replaced in the defining module and wherever the function was imported by name. In a
+module that is loaded later, functions are replaced as soon as the module has run, before any import
+from the module.
 
-The functions are of four parts: requests, groups, queues and hashes. Each part stands or falls alone.
+The functions are of four parts: requests, groups, queues and hashes. Each part stands or falls
+alone.
 """
 
 import functools
@@ -24,14 +26,21 @@ from ringcast._group.endpoint import broadcast_into, is_of_one_call
 from ringcast._install import Caller, Replacements, signature_of
 from ringcast._group.gather import is_of_ranks_here
 from ringcast.sglang import ahead, transports
-from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict, end_for_lists, point_to_point_pyobj
+from ringcast.sglang.pyobj import (
+    broadcast_pyobj,
+    broadcast_tensor_dict,
+    end_for_lists,
+    point_to_point_pyobj,
+)
 
-# ---- What is replaced ------------------------------------------------------------------------------------------------
+# ---- What is replaced ----------------------------------------------------------------------------
 
 
 def _instead_of_pyobj(original: Any) -> Any:
     @functools.wraps(original)
-    def replacement(data: Any, rank: int, dist_group: Any = None, src: int = 0, force_cpu_device: bool = True) -> Any:
+    def replacement(
+        data: Any, rank: int, dist_group: Any = None, src: int = 0, force_cpu_device: bool = True
+    ) -> Any:
         return broadcast_pyobj(data, rank, dist_group, src, force_cpu_device)
 
     return replacement
@@ -40,7 +49,11 @@ def _instead_of_pyobj(original: Any) -> Any:
 def _instead_of_tensor_dict(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(
-        self: Any, tensor_dict: Any = None, src: int = 0, group: Any = None, metadata_group: Any = None
+        self: Any,
+        tensor_dict: Any = None,
+        src: int = 0,
+        group: Any = None,
+        metadata_group: Any = None,
     ) -> Any:
         # SGLang's function also ignores the given groups.
         return broadcast_tensor_dict(tensor_dict, src, self.device_group, self.cpu_group)
@@ -71,14 +84,21 @@ class _Replaced:
 
 
 def _with(original: Any, **transports: Any) -> Any:
-    """SGLang's own function, with other functions in place of the named functions of torch.distributed."""
+    """SGLang's own function, with other functions in place of the named functions of
+    torch.distributed."""
     distributed = _Replaced(torch.distributed, **transports)
     instead = [(torch, _Replaced(torch, distributed=distributed)), (torch.distributed, distributed)]
-    instead += [(getattr(torch.distributed, name), transport) for name, transport in transports.items()]
+    instead += [
+        (getattr(torch.distributed, name), transport) for name, transport in transports.items()
+    ]
     module = original.__globals__
     replaced = {name: new for name, value in module.items() for old, new in instead if value is old}
     function = types.FunctionType(
-        original.__code__, _Names(module, replaced), original.__name__, original.__defaults__, original.__closure__
+        original.__code__,
+        _Names(module, replaced),
+        original.__name__,
+        original.__defaults__,
+        original.__closure__,
     )
     return functools.wraps(original)(function)
 
@@ -89,8 +109,8 @@ def _by_rings(original: Any) -> Any:
 
 
 def _instead_of_mm_inputs(original: Any) -> Any:
-    """SGLang's own method decides which error ends only the request. An error of ringcast that concerns the value, and
-    not the ring, ends only the request, too."""
+    """SGLang's own method decides which error ends only the request. An error of ringcast that
+    concerns the value, and not the ring, ends only the request, too."""
     module = original.__globals__
 
     def broadcast(object_list: List[Any], src: int = 0, group: Any = None) -> None:
@@ -130,9 +150,16 @@ def _sharing_hashes(original: Any) -> Any:
 def _instead_of_p2p(original: Any) -> Any:
     @functools.wraps(original)
     def replacement(
-        data: Any, rank: int, group: Any = None, src: int = 0, dst: int = 1, async_send: bool = False
+        data: Any,
+        rank: int,
+        group: Any = None,
+        src: int = 0,
+        dst: int = 1,
+        async_send: bool = False,
     ) -> Any:
-        if rank in (src, dst) and not is_of_ranks_here(torch.distributed.group.WORLD if group is None else group):
+        if rank in (src, dst) and not is_of_ranks_here(
+            torch.distributed.group.WORLD if group is None else group
+        ):
             return original(data, rank, group, src, dst, async_send)
         return point_to_point_pyobj(data, rank, group, src, dst, async_send)
 
@@ -189,10 +216,17 @@ _P2P = "(data, rank, group=None, src=0, dst=1, async_send=False)"
 _DICT = "(self, tensor_dict=None, src=0, group=None, metadata_group=None)"
 _SRT, _GEN = "sglang.srt.", "sglang.multimodal_gen.runtime."
 _GROUPS, _GEN_GROUPS = _SRT + "distributed.parallel_state", _GEN + "distributed.group_coordinator"
-_QUEUES, _ELASTIC = _SRT + "distributed.device_communicators.shm_broadcast", _SRT + "elastic_ep.elastic_ep"
-_QUEUE = "(n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=10485760, max_chunks=10, connect_ip=None)"
+_QUEUES, _ELASTIC = (
+    _SRT + "distributed.device_communicators.shm_broadcast",
+    _SRT + "elastic_ep.elastic_ep",
+)
+_QUEUE = (
+    "(n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=10485760, max_chunks=10, "
+    "connect_ip=None)"
+)
 _HANDLE = (
-    "(connect_ip, local_reader_ranks=<factory>, buffer=None, local_subscribe_port=None, remote_subscribe_port=None)"
+    "(connect_ip, local_reader_ranks=<factory>, buffer=None, local_subscribe_port=None, "
+    "remote_subscribe_port=None)"
 )
 _SPLIT = {_GROUPS: "(tensor_dict)", _GEN_GROUPS: "(tensor_dict, prefix='')"}
 _RECEIVER = _SRT + "managers.scheduler_components.request_receiver"
@@ -202,7 +236,9 @@ _OF_INPUTS = "Scheduler._process_and_broadcast_mm_inputs"
 _TARGETS = (
     _Target(_SRT + "utils.common", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "utils.distributed", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
-    _Target(_GEN + "distributed.utils", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),  # where 0.5.23 has it
+    _Target(
+        _GEN + "distributed.utils", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj
+    ),  # where 0.5.23 has it
     _Target(_SRT + "utils.common", "point_to_point_pyobj", _P2P, _instead_of_p2p),
     *(
         _Target(module, f"GroupCoordinator.{name}", signature, replace)
@@ -223,21 +259,31 @@ _TARGETS = (
     _Target(_QUEUES, "MessageQueue.enqueue", "(self, obj)"),
     _Target(_QUEUES, "MessageQueue.dequeue", "(self)"),
     _Target(_QUEUES, "MessageQueue.broadcast_object", "(self, obj=None)"),
-    _Target(_QUEUES, "MessageQueue.create_from_process_group", "(pg, max_chunk_bytes, max_chunks, writer_rank=0)"),
+    _Target(
+        _QUEUES,
+        "MessageQueue.create_from_process_group",
+        "(pg, max_chunk_bytes, max_chunks, writer_rank=0)",
+    ),
     _Target(_ELASTIC, "_maybe_create_message_queue", "(group)", _before_new_rings),
     _Target(_ELASTIC, "_try_recover_world", "(global_ranks)", _before_new_rings_of_all),
     _Target(_ELASTIC, "_join_world_group", "()", _before_new_rings_of_all),
-    _Target(_SRT + "managers.scheduler", _OF_INPUTS, "(self, raw_mm_inputs)", _instead_of_mm_inputs),
+    _Target(
+        _SRT + "managers.scheduler", _OF_INPUTS, "(self, raw_mm_inputs)", _instead_of_mm_inputs
+    ),
     _Target(_SRT + "managers.scheduler", _LISTS, "(self, recv_reqs)", _sharing_hashes),
     _Target(_FEATURES, "hash_feature", "(f)", _instead_of_hash),
-    _Target(_RECEIVER, "SchedulerRequestReceiver._finalize_shm_features", "(self, recv_reqs)", _by_rings),
+    _Target(
+        _RECEIVER, "SchedulerRequestReceiver._finalize_shm_features", "(self, recv_reqs)", _by_rings
+    ),
 )
 
 
-# ---- In, and out -----------------------------------------------------------------------------------------------------
+# ---- In, and out ---------------------------------------------------------------------------------
 
 _caller = Caller("SGLang", "RINGCAST_SGLANG", lambda: logging.getLogger("sglang.ringcast"))
-_replaced = Replacements("sglang")  # the finder and elastic groups' functions; its lock guards the following as well
+_replaced = Replacements(
+    "sglang"
+)  # the finder and elastic groups' functions; its lock guards the following as well
 _parts = {part: Replacements("sglang") for part in ("requests", "groups", "queues", "hashes")}
 _left: Set[str] = set()  # parts that SGLang keeps
 
@@ -256,13 +302,16 @@ def _parts_of(target: _Target) -> List[str]:
 
 
 def install() -> bool:
-    """Put ringcast's functions in the place of SGLang's, in this process; return whether any part is in place.
+    """
+    Put ringcast's functions in the place of SGLang's, in this process; return whether any part is
+    in place.
 
-    Call install() in each process, before or after SGLang is imported, on all ranks or none; a second call changes
-    nothing. With RINGCAST_SGLANG=1 in the environment, SGLang itself makes the call. If a function of SGLang's has
-    other parameters than expected, SGLang keeps its own part (requests, groups, queues, or hashes), and a
-    RuntimeWarning says why. If the version of SGLang is not among the tested versions (ringcast._install.TESTED), a
-    RuntimeWarning says so; with RINGCAST_SGLANG=strict, SGLang keeps all its own, and the result is False.
+    Call install() in each process, before or after SGLang is imported, on all ranks or none; a
+    second call changes nothing. With RINGCAST_SGLANG=1 in the environment, SGLang itself makes the
+    call. If a function of SGLang's has other parameters than expected, SGLang keeps its own part
+    (requests, groups, queues, or hashes), and a RuntimeWarning says why. If the version of SGLang
+    is not among the tested versions (ringcast._install.TESTED), a RuntimeWarning says so; with
+    RINGCAST_SGLANG=strict, SGLang keeps all its own, and the result is False.
 
     ImportError: SGLang is not installed.
     """
@@ -294,7 +343,10 @@ def _leave(part: str) -> None:
 
 
 def _put(module: types.ModuleType) -> None:
-    """Replace the functions of a module. After a mismatch, no function of the same part is replaced in any module."""
+    """
+    Replace the functions of a module. After a mismatch, no function of the same part is replaced in
+    any module.
+    """
     by_parts: Dict[Any, List[_Target]] = {}
     for target in _TARGETS:
         if target.module == module.__name__ and target.found()[2] is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which way pays: every rank computes for itself, the ranks share the hash, or one rank shares the whole value.
+"""Which way pays: every rank computes for itself, the ranks share the hash, or one rank shares the
+whole value.
 
 What a request costs a rank, on average, where N ranks compute at a time on C CPUs: each takes
 crowd = max(1, N / C) times as long as alone.
@@ -9,12 +10,13 @@ crowd = max(1, N / C) times as long as alone.
     share    ((seconds + hash × nbytes) × crowd + put × nbytes) / N
              + (N - 1) / N × get × nbytes + HAND_OVER
 
-A way other than local must save at least LEAST_SAVING of the cost of local: a shared value arrives later, by the way
-through the ring, and no sooner than the computing rank gets round to the call.
+A way other than local must save at least LEAST_SAVING of the cost of local: a shared value arrives
+later, by the way through the ring, and no sooner than the computing rank gets round to the call.
 
 The first rank's facts count for all: the first rank measures the rates once, and counts the CPUs.
 
-`advise` of the command line prints the decision as a map of this machine: size of a request × ranks.
+`advise` of the command line prints the decision as a map of this machine: size of a request ×
+ranks.
 """
 
 import argparse
@@ -83,7 +85,9 @@ def measure() -> Rates:
     hashes = {}
     for name in "sha256", "xxh3":
         with contextlib.suppress(ValueError, ringcast.Error):  # of a build without it
-            hashes[name] = max(0.0, _best(functools.partial(ringcast.pack, sample, hash=name)) - put)
+            hashes[name] = max(
+                0.0, _best(functools.partial(ringcast.pack, sample, hash=name)) - put
+            )
     return Rates(hashes, put, _best(lambda: ringcast.unpack(packed)), len(os.sched_getaffinity(0)))
 
 
@@ -116,7 +120,7 @@ def best(costs: Dict[str, float], ways: Tuple[str, ...]) -> str:
     return found if costs["local"] - costs[found] >= LEAST_SAVING * costs["local"] > 0 else "local"
 
 
-# ---- The map ---------------------------------------------------------------------------------------------------------
+# ---- The map -------------------------------------------------------------------------------------
 
 SIZES = tuple(base * 10**power for power in range(4, 9) for base in (1, 3)) + (10**9,)
 RANKS = (2, 3, 4, 6, 8, 16)
@@ -125,9 +129,15 @@ MEANING = "local: each rank for itself; hash: share_hash; share: share_once"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", type=int, action="append", metavar="BYTES", help="of a request; may be repeated")
-    parser.add_argument("--tp", type=int, action="append", metavar="N", help="ranks; may be repeated")
-    seconds = "what making a request's value takes beside hashing, which only share spares; default: 0"
+    parser.add_argument(
+        "--size", type=int, action="append", metavar="BYTES", help="of a request; may be repeated"
+    )
+    parser.add_argument(
+        "--tp", type=int, action="append", metavar="N", help="ranks; may be repeated"
+    )
+    seconds = (
+        "what making a request's value takes beside hashing, which only share spares; default: 0"
+    )
     parser.add_argument("--seconds", type=float, default=0.0, metavar="S", help=seconds)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""share_hash in the place of SGLang's hash_feature, for the requests that a scheduler is about to process.
+"""share_hash in the place of SGLang's hash_feature, for the requests that a scheduler is about to
+process.
 
-SGLang's ranks receive the same list of requests, and each rank then hashes the features of one request after the other.
-Before the first request is processed, share_hash begins with the features of the whole list; hash_feature() then gives
-the shared hash of a feature in the list, and SGLang's own of any other. What is hashed, and when a hash is used, is
-SGLang's decision as before.
+SGLang's ranks receive the same list of requests, and each rank then hashes the features of one
+request after the other. Before the first request is processed, share_hash begins with the features
+of the whole list; hash_feature() then gives the shared hash of a feature in the list, and SGLang's
+own of any other. What is hashed, and when a hash is used, is SGLang's decision as before.
 """
 
 import contextlib
@@ -41,7 +42,9 @@ def sharing(group: Any, requests: Any, original: Callable[[Any], int]) -> Iterat
     try:
         _begin(group, requests, original)
     except Exception:  # SGLang hashes as without ringcast
-        logging.getLogger("sglang.ringcast").exception("The ranks don't share the hashes of these requests")
+        logging.getLogger("sglang.ringcast").exception(
+            "The ranks don't share the hashes of these requests"
+        )
     try:
         yield
     finally:
@@ -54,8 +57,8 @@ def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
     with_items = [request for request in requests or () if list(_items_of(request))]
     if not with_items:
         return
-    # A key for each list, the same on ranks in step. Before anything can fail on one rank alone the list is
-    # counted, and the first call makes the rings, on all ranks.
+    # A key for each list, the same on ranks in step. Before anything can fail on one rank alone the
+    # list is counted, and the first call makes the rings, on all ranks.
     number = _lists[group] = _lists.get(group, 0) + 1
     ranks_of(group)
     key = f"{number} {' '.join(str(getattr(request, 'rid', None)) for request in with_items)}"
@@ -69,7 +72,13 @@ def _begin(group: Any, requests: Any, original: Callable[[Any], int]) -> None:
 
 def _skips() -> bool:
     """Whether SGLang hashes no feature, or moves each to the GPU before."""
-    told = os.environ.get("SGLANG_MM_SKIP_COMPUTE_HASH", "0").lower() not in ("", "0", "false", "no", "off")
+    told = os.environ.get("SGLANG_MM_SKIP_COMPUTE_HASH", "0").lower() not in (
+        "",
+        "0",
+        "false",
+        "no",
+        "off",
+    )
     return told or os.environ.get("SGLANG_MM_BUFFER_SIZE_MB", "0") not in ("", "0")
 
 
@@ -92,5 +101,7 @@ def _is_on_cpu(feature: Any) -> bool:
     if isinstance(feature, torch.Tensor):
         return bool(feature.device.type == "cpu")
     if isinstance(feature, list):
-        return bool(feature) and all(isinstance(part, torch.Tensor) and _is_on_cpu(part) for part in feature)
+        return bool(feature) and all(
+            isinstance(part, torch.Tensor) and _is_on_cpu(part) for part in feature
+        )
     return isinstance(feature, np.ndarray)

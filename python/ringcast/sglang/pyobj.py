@@ -24,15 +24,17 @@ def broadcast_pyobj(
 ) -> Any:
     """Broadcast a list of objects from `src`, a GLOBAL rank, to the ranks of `dist_group`.
 
-    The source gets `data` itself back, every other rank an equal list; a receiver's `data` is ignored. Any empty
-    container, and None, arrives as []. rank: this process's global rank. dist_group: a ProcessGroup, or None for the
-    default group. force_cpu_device: ignored; SGLang's pickle would lie on that device.
-    Values without a form in the ring, such as tensors on a device, go as a pickle, as all values do in SGLang; with
-    RINGCAST_GPU_POOL_BYTES tensors on a CUDA device have a form, and arrive on the receiver's current device.
+    The source gets `data` itself back, every other rank an equal list; a receiver's `data` is
+    ignored. Any empty container, and None, arrives as []. rank: this process's global rank.
+    dist_group: a ProcessGroup, or None for the default group. force_cpu_device: ignored; SGLang's
+    pickle would lie on that device. Values without a form in the ring, such as tensors on a device,
+    go as a pickle, as all values do in SGLang; with RINGCAST_GPU_POOL_BYTES tensors on a CUDA
+    device have a form, and arrive on the receiver's current device.
 
-    ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` is not this process's rank.
-    TypeError: `data` has no length, on the source. Other errors as in ringcast.torch. Contract: SGLang's
-    broadcast_pyobj (August 2026), both of srt and of multimodal_gen.
+    ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` is not this
+    process's rank. TypeError: `data` has no length, on the source. Other errors as in
+    ringcast.torch. Contract: SGLang's broadcast_pyobj (August 2026), both of srt and of
+    multimodal_gen.
     """
     ring = end_of(dist_group, _rank_in(dist_group, src), engine="sglang")
     if ring is None:  # a group of one
@@ -40,7 +42,8 @@ def broadcast_pyobj(
     if isinstance(ring, Source) != (rank == src):
         here = ring.rank
         wrong = ValueError(
-            f"rank={rank} and src={src} here, on rank {here}: rank must be this process's global rank, {here}"
+            f"rank={rank} and src={src} here, on rank {here}: rank must be this process's global "
+            f"rank, {here}"
         )
         if isinstance(ring, Source):
             ring.refuse(wrong, PYOBJ)
@@ -69,18 +72,22 @@ def point_to_point_pyobj(
     dst: int = 1,
     async_send: bool = False,
 ) -> Any:
-    """Send a list of objects from `src` to `dst`, GLOBAL ranks in `group`; every other rank does nothing, and gets [].
+    """Send a list of objects from `src` to `dst`, GLOBAL ranks in `group`; every other rank does
+    nothing, and gets [].
 
-    `dst` gets the list. `src` gets [] once the receiver can take the list; async_send: [a P2PWork] at once. The list is
-    copied, and may change. Any empty container arrives as []. Errors as in ringcast.vllm.group's send_object and
-    recv_object. Contract: SGLang's point_to_point_pyobj (0.5.23).
+    `dst` gets the list. `src` gets [] once the receiver can take the list; async_send: [a P2PWork]
+    at once. The list is copied, and may change. Any empty container arrives as []. Errors as in
+    ringcast.vllm.group's send_object and recv_object. Contract: SGLang's point_to_point_pyobj
+    (0.5.23).
     """
     if rank not in (src, dst):
         return []
     group = dist.group.WORLD if group is None else group
     ranks = global_ranks(group)
     if rank == dst != src:
-        return p2p.receiver(group, ranks, ranks.index(dst), ranks.index(src)).recv(group, SEND_OBJECT)
+        return p2p.receiver(group, ranks, ranks.index(dst), ranks.index(src)).recv(
+            group, SEND_OBJECT
+        )
     sender = p2p.sender(group, ranks, ranks.index(src), ranks.index(dst), "sglang")
     handle = sender.isend(group, data if len(data) else [], SEND_OBJECT)
     if async_send:
@@ -90,7 +97,9 @@ def point_to_point_pyobj(
 
 
 def broadcast_list(objects: List[Any], src: int, group: Any) -> None:
-    """As torch.distributed.broadcast_object_list: fill `objects` from `src`, a GLOBAL rank, in place."""
+    """
+    As torch.distributed.broadcast_object_list: fill `objects` from `src`, a GLOBAL rank, in place.
+    """
     broadcast_into(end_for_lists(group, src), objects)
 
 
@@ -101,7 +110,10 @@ def end_for_lists(group: Any, src: int) -> Optional[End]:
 def _rank_in(group: Any, src: int) -> int:
     """The rank in the group of a global rank."""
     if not dist.is_available() or (group is None and not dist.is_initialized()):
-        raise ValueError("broadcast_pyobj needs torch.distributed: call torch.distributed.init_process_group first")
+        raise ValueError(
+            "broadcast_pyobj needs torch.distributed: call torch.distributed.init_process_group "
+            "first"
+        )
     if not isinstance(group, dist.ProcessGroup):
         return src  # of the default group; end_of() refuses an invalid group
     ranks = global_ranks(group)
@@ -122,7 +134,7 @@ def _checked(ring: Source, data: Any) -> Any:
         raise
 
 
-# ---- Tensor dicts ----------------------------------------------------------------------------------------------------
+# ---- Tensor dicts --------------------------------------------------------------------------------
 
 
 def broadcast_tensor_dict(
@@ -131,11 +143,14 @@ def broadcast_tensor_dict(
     group: Any = None,
     metadata_group: Any = None,
 ) -> Optional[Dict[Any, Any]]:
-    """Broadcast a dict of tensors and other values from `src`, a rank in `group`, as ringcast.torch's function does.
+    """
+    Broadcast a dict of tensors and other values from `src`, a rank in `group`, as ringcast.torch's
+    function does.
 
-    Tensors on a device, in the dict or in dicts inside, go by torch.distributed.broadcast over `group`, as in SGLang,
-    and arrive on the receiver's current device; RINGCAST_GPU_POOL_BYTES asks for another way (docs/dropins.md).
-    Contract: SGLang's GroupCoordinator.broadcast_tensor_dict (August 2026).
+    Tensors on a device, in the dict or in dicts inside, go by torch.distributed.broadcast over
+    `group`, as in SGLang, and arrive on the receiver's current device; RINGCAST_GPU_POOL_BYTES asks
+    for another way (docs/dropins.md). Contract: SGLang's GroupCoordinator.broadcast_tensor_dict
+    (August 2026).
     """
     ring = end_of(group, src, metadata_group, engine="sglang")
     if ring is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's MessageQueue (shm_broadcast.py, 0.5.23) over a ring: ringcast.vllm's, with SGLang's arguments."""
+"""SGLang's MessageQueue (shm_broadcast.py, 0.5.23) over a ring: ringcast.vllm's, with SGLang's
+arguments."""
 
 from typing import Any, List, Optional
 
@@ -25,14 +26,16 @@ class MessageQueue(_MessageQueue):
         max_chunks: int = 10,
         connect_ip: Optional[str] = None,
     ) -> None:
-        super().__init__(n_reader, n_local_reader, local_reader_ranks, max_chunk_bytes, max_chunks, connect_ip)
+        super().__init__(
+            n_reader, n_local_reader, local_reader_ranks, max_chunk_bytes, max_chunks, connect_ip
+        )
 
     @classmethod
     def create_from_process_group(  # type: ignore[override]
         cls, pg: Any, max_chunk_bytes: int, max_chunks: int, writer_rank: int = 0
     ) -> "MessageQueue":
-        """Collective: this rank's end of a queue. The writer is `writer_rank`, a rank in the group. The queue of an
-        elastic group goes on after a reader's death."""
+        """Collective: this rank's end of a queue. The writer is `writer_rank`, a rank in the group.
+        The queue of an elastic group goes on after a reader's death."""
         queue = super().create_from_process_group(pg, max_chunk_bytes, max_chunks, writer_rank)
         assert isinstance(queue, MessageQueue)
         if isinstance(queue._end, Sender) and config.is_elastic(pg):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of a group share: values that one rank computes, and hashes of features that every rank has.
+"""What the ranks of a group share: values that one rank computes, and hashes of features that every
+rank has.
 
 share_once: one rank computes, and the others receive the value, each at its own pace. Every rank
 has a ring to the others, made when the rank first computes. Frames carry the number of the call, so
@@ -20,9 +21,10 @@ A hash is late if this rank has done its own part, and hashing the other rank's 
 over by now. This rank then waits for no hash of the late rank until the late rank is heard again. A
 rank never waits to send: without room the hashes are not told.
 
-A call's name is the `key`, which the caller gives to the same features on all ranks, and never to others. The digest
-is of types, shapes and sizes, in the order of the features: under a key that names other features of the same form, a
-hash is another feature's. Hashes of a call not made here are kept for a while: a rank may be ahead.
+A call's name is the `key`, which the caller gives to the same features on all ranks, and never to
+others. The digest is of types, shapes and sizes, in the order of the features: under a key that
+names other features of the same form, a hash is another feature's. Hashes of a call not made here
+are kept for a while: a rank may be ahead.
 """
 
 import asyncio
@@ -72,12 +74,19 @@ from ringcast.sglang import advise
 _KINDS = (None, "sha256", "xxh3")
 _STREAM = "share_once"
 # After such an error nothing more comes from the ring.
-_ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
+_ENDS = (
+    ringcast.WriterGone,
+    ringcast.ReaderDied,
+    ringcast.Evicted,
+    ringcast.ForkedError,
+    ringcast.Cancelled,
+)
 
 
-# ---- await -----------------------------------------------------------------------------------------------------------
-# A task waits for the rings' descriptors, and to be woken when another task or thread has brought the result. Each wait
-# has copies of the descriptors: a loop knows one reader of a descriptor, and several tasks wait for one ring.
+# ---- await ---------------------------------------------------------------------------------------
+# A task waits for the rings' descriptors, and to be woken when another task or thread has brought
+# the result. Each wait has copies of the descriptors: a loop knows one reader of a descriptor, and
+# several tasks wait for one ring.
 
 
 def wait_for(descriptors: Iterable[int], seconds: Optional[float]) -> None:
@@ -140,7 +149,7 @@ class Awaited:
                 os.close(copy)
 
 
-# ---- share_once ------------------------------------------------------------------------------------------------------
+# ---- share_once ----------------------------------------------------------------------------------
 
 
 def share_once(
@@ -154,28 +163,30 @@ def share_once(
     seconds: float = 0.0,
     thread: bool = False,
 ) -> "Shared":
-    """Have one rank of `group` compute a value for all ranks; result() returns the value and its hashes.
+    """Have one rank of `group` compute a value for all ranks; result() returns the value and its
+    hashes.
 
         shared = share_once(lambda: {"feature": load(request)}, request.nbytes, group=cpu_group)
-        ...                                             # other work; shared.done() says whether result() would wait
-        value, hashes = shared.result()                 # or await shared; hashes["feature"] is SGLang's hash of it
+        ...                                   # other work; shared.done(): result() would not wait
+        value, hashes = shared.result()       # or await shared; hashes["feature"] is SGLang's hash
 
-    On the rank that computes, the call runs compute(), hashes the value while copying into the ring, and returns; the
-    call waits only while the slowest rank is behind by all of the ring's memory. On the other ranks the call
-    returns at once, without compute().
+    On the rank that computes, the call runs compute(), hashes the value while copying into the
+    ring, and returns; the call waits only while the slowest rank is behind by all of the ring's
+    memory. On the other ranks the call returns at once, without compute().
 
-    nbytes: of the tensors in the value, as far as known; a hint, and no limit. src: the rank in the group that
-    computes; None: each rank in turn, so that N ranks compute N calls at a time. hash: "sha256", with SGLang's hash as
-    the first 8 bytes, "xxh3", or None (docs/python.md). seconds: the time of compute() without hashing, if known. how:
-    "share"; "local": every rank computes for itself; "auto": by the measured rule (docs/share_once.md), unless
-    RINGCAST_SGLANG=1,share=local in the environment of the group's first rank says "local". thread: compute(), hash and
-    pack in a thread, one call after the other; the call returns at once.
+    nbytes: of the tensors in the value, as far as known; a hint, and no limit. src: the rank in the
+    group that computes; None: each rank in turn, so that N ranks compute N calls at a time. hash:
+    "sha256", with SGLang's hash as the first 8 bytes, "xxh3", or None (docs/python.md). seconds:
+    the time of compute() without hashing, if known. how: "share"; "local": every rank computes for
+    itself; "auto": by the measured rule (docs/share_once.md), unless RINGCAST_SGLANG=1,share=local
+    in the environment of the group's first rank says "local". thread: compute(), hash and pack in a
+    thread, one call after the other; the call returns at once.
 
-    All ranks of the group make the same calls in the same order, with the same arguments except compute, from one
-    thread each; the first call, and the first call that a rank computes, is a collective. Without torch.distributed
-    initialised, or in a group of one rank, every call is "local".
-    TypeError, ValueError: invalid arguments. RuntimeError: the call is made inside a `compute` of share_once() or
-    share_hash(). result() raises all other errors.
+    All ranks of the group make the same calls in the same order, with the same arguments except
+    compute, from one thread each; the first call, and the first call that a rank computes, is a
+    collective. Without torch.distributed initialised, or in a group of one rank, every call is
+    "local". TypeError, ValueError: invalid arguments. RuntimeError: the call is made inside a
+    `compute` of share_once() or share_hash(). result() raises all other errors.
     """
     refuse_inside("share_once")
     _check(compute, nbytes, src, hash, how)
@@ -186,10 +197,17 @@ def share_once(
 
 
 class Shared(Awaited):
-    """The value of one call of share_once(). source: the rank in the group that computes; None: every rank does."""
+    """
+    The value of one call of share_once(). source: the rank in the group that computes; None: every
+    rank does.
+    """
 
     def __init__(
-        self, source: Optional[int], outcome: Any = None, sharing: "Optional[_Sharing]" = None, hashed: bool = False
+        self,
+        source: Optional[int],
+        outcome: Any = None,
+        sharing: "Optional[_Sharing]" = None,
+        hashed: bool = False,
     ) -> None:
         super().__init__()
         self.source = source
@@ -211,10 +229,10 @@ class Shared(Awaited):
     def result(self, timeout: Optional[float] = None) -> Tuple[Any, Any]:
         """(value, hashes). The computing rank gets the very value, each other rank a copy.
 
-        timeout: seconds, None waits for ever; after a TimeoutError a later result() can succeed. The computing rank
-        raises an error of compute(), the other ranks ringcast.SendError with the same text; the next call works.
-        ringcast.WriterGone: the computing rank is gone. ringcast.ReaderDied: another rank is, by name. RuntimeError:
-        the ranks made different calls.
+        timeout: seconds, None waits for ever; after a TimeoutError a later result() can succeed.
+        The computing rank raises an error of compute(), the other ranks ringcast.SendError with the
+        same text; the next call works. ringcast.WriterGone: the computing rank is gone.
+        ringcast.ReaderDied: another rank is, by name. RuntimeError: the ranks made different calls.
         """
         if not self.done():
             sharing, made, until = self._sharing, self._made, until_of(timeout)
@@ -223,7 +241,9 @@ class Shared(Awaited):
             if sharing is not None and not sharing.wait_for(self, until):
                 raise TimeoutError(f"{sharing.describe(self)} in {timeout} s")
         if isinstance(self._outcome, BaseException):
-            raise self._outcome.with_traceback(self._traceback)  # or the traceback would grow each time
+            raise self._outcome.with_traceback(
+                self._traceback
+            )  # or the traceback would grow each time
         outcome: Tuple[Any, Any] = self._outcome
         return outcome
 
@@ -238,13 +258,23 @@ class Shared(Awaited):
         return [] if sharing is None else sharing.descriptors(self)
 
     def __repr__(self) -> str:
-        state = "to come" if self._outcome is None else "failed" if isinstance(self._outcome, Exception) else "there"
+        state = (
+            "to come"
+            if self._outcome is None
+            else "failed"
+            if isinstance(self._outcome, Exception)
+            else "there"
+        )
         return f"<Shared: {'local' if self.source is None else f'of rank {self.source}'}, {state}>"
 
 
-def _check(compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str) -> None:
+def _check(
+    compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str
+) -> None:
     if not callable(compute):
-        raise TypeError(f"compute must be a function without arguments, not {type(compute).__name__}")
+        raise TypeError(
+            f"compute must be a function without arguments, not {type(compute).__name__}"
+        )
     if whole("nbytes", nbytes) < 0:
         raise ValueError(f"nbytes must be 0 or more, not {nbytes}")
     if src is not None:
@@ -292,7 +322,9 @@ def _local(compute: Callable[[], Any], hash: Optional[str], thread: bool) -> Sha
     return shared
 
 
-_threads: Dict[int, futures.ThreadPoolExecutor] = {}  # of this process: a fork has none of the parent's
+_threads: Dict[
+    int, futures.ThreadPoolExecutor
+] = {}  # of this process: a fork has none of the parent's
 
 
 def in_thread(function: Callable[..., Any], *arguments: Any) -> "futures.Future[Any]":
@@ -300,7 +332,9 @@ def in_thread(function: Callable[..., Any], *arguments: Any) -> "futures.Future[
     thread = _threads.get(os.getpid())
     if thread is None:
         _threads.clear()
-        thread = _threads[os.getpid()] = futures.ThreadPoolExecutor(1, "ringcast-compute", _is_for_computing)
+        thread = _threads[os.getpid()] = futures.ThreadPoolExecutor(
+            1, "ringcast-compute", _is_for_computing
+        )
     return thread.submit(function, *arguments)
 
 
@@ -328,12 +362,13 @@ def computing(function: Callable[..., Any], *arguments: Any) -> Any:
 def refuse_inside(name: str) -> None:
     if _here.computes:
         raise RuntimeError(
-            f"{name}() is called inside a function that computes for the other ranks: they do not make this call, and "
+            f"{name}() is called inside a function that computes for the other ranks: they do not "
+            f"make this call, and "
             "the ranks would wait for each other. Call it outside, on all ranks"
         )
 
 
-# ---- Deadlines -------------------------------------------------------------------------------------------------------
+# ---- Deadlines -----------------------------------------------------------------------------------
 
 
 def until_of(timeout: Optional[float]) -> float:
@@ -349,11 +384,13 @@ def seconds_until(until: float) -> Optional[float]:
 def wait_for_thread(made: "futures.Future[Any]", until: float) -> bool:
     """Whether what in_thread() runs is done."""
     if _here.is_for_computing and not made.done():
-        raise RuntimeError("result() waits, in the thread that computes, for what this thread computes later")
+        raise RuntimeError(
+            "result() waits, in the thread that computes, for what this thread computes later"
+        )
     return bool(futures.wait([made], seconds_until(until)).done)
 
 
-# ---- The ranks of a group --------------------------------------------------------------------------------------------
+# ---- The ranks of a group ------------------------------------------------------------------------
 
 _all: "weakref.WeakKeyDictionary[Any, _Sharing]" = weakref.WeakKeyDictionary()
 
@@ -431,7 +468,9 @@ class _Sharing:
             raise ValueError(f"src is a rank in the group, from 0 to {self._size - 1}, not {src}")
         how = self._how if how == "auto" else how
         if how == "auto":
-            how = advise.best(advise.costs(self._rates, self._size, nbytes, hash, seconds), ("local", "share"))
+            how = advise.best(
+                advise.costs(self._rates, self._size, nbytes, hash, seconds), ("local", "share")
+            )
         number = self._calls
         self._calls += 1
         if how == "local":
@@ -452,7 +491,8 @@ class _Sharing:
     def _end(self, src: int) -> End:
         end = self._ends.get(src)
         if end is None:
-            # The exchange that makes the ring takes no frame in: take all frames in before, and send all.
+            # The exchange that makes the ring takes no frame in: take all frames in before, and
+            # send all.
             self._send_due(math.inf)
             while any(self._pending.values()):
                 self._wait(math.inf)
@@ -465,7 +505,12 @@ class _Sharing:
     # ---- Computing ----
 
     def _compute(
-        self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str], thread: bool
+        self,
+        end: Source,
+        number: int,
+        compute: Callable[[], Any],
+        hash: Optional[str],
+        thread: bool,
     ) -> Shared:
         shared = Shared(self._rank, None, self)
         made: "futures.Future[_Made]" = futures.Future()
@@ -484,8 +529,11 @@ class _Sharing:
         return shared
 
     def _send_due(self, until: float, shared: Optional[Shared] = None) -> None:
-        """Send what has been computed, in the order of the calls, up to `shared` (None: all) or until the time is up;
-        0: what can be sent now. A rank that waits for room takes in what the others have sent."""
+        """
+        Send what has been computed, in the order of the calls, up to `shared` (None: all) or until
+        the time is up; 0: what can be sent now. A rank that waits for room takes in what the others
+        have sent.
+        """
         while self._due and (shared is None or shared._outcome is None):
             with self._sending:
                 due = self._due[0] if self._due else None
@@ -509,7 +557,9 @@ class _Sharing:
         made = due.made.result()
         try:
             if made.failure is not None:
-                with contextlib.suppress(ringcast.Error):  # the ring has failed: the receivers learn that from the ring
+                with contextlib.suppress(
+                    ringcast.Error
+                ):  # the ring has failed: the receivers learn that from the ring
                     due.end.number(due.number)
                     due.end.refuse(made.failure, SHARE, 0)
             else:
@@ -530,7 +580,8 @@ class _Sharing:
         """A second thread would take the first one's frames, and the first would wait for ever."""
         if not self._taking.acquire(blocking=False):
             raise RuntimeError(
-                "another thread of this process waits in share_once() or result() for a value of the group: one thread "
+                "another thread of this process waits in share_once() or result() for a value of "
+                "the group: one thread "
                 "at a time shares values"
             )
         try:
@@ -560,7 +611,9 @@ class _Sharing:
             pending.popleft()
             shared._settle(outcome)
             if shared is until:
-                if pending:  # a task that waits for the next frame: the descriptor may be lowered by now
+                if (
+                    pending
+                ):  # a task that waits for the next frame: the descriptor may be lowered by now
                     pending[0][1]._wake()
                 break
         return took
@@ -606,7 +659,10 @@ class _Sharing:
     def describe(self, shared: Shared) -> str:
         """What a call waits for."""
         if shared.source == self._rank:
-            return "the value has found no room in this rank's ring: a rank has not taken in the values before"
+            return (
+                "the value has found no room in this rank's ring: a rank has not taken in the "
+                "values before"
+            )
         return f"rank {shared.source} of the group has sent nothing for this call"
 
     def _wait(self, until: float, room: Optional[int] = None) -> None:
@@ -619,11 +675,13 @@ class _Sharing:
                 wait_for(awaited if room is None else [*awaited, room], seconds_until(until))
 
 
-# ---- Hashes of features ----------------------------------------------------------------------------------------------
+# ---- Hashes of features --------------------------------------------------------------------------
 
 
 def feature_hash(feature: Any) -> int:
-    """SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of the bytes.
+    """
+    SGLang's hash of a feature in the CPU's memory: the first 8 bytes, big-endian, of the SHA-256 of
+    the bytes.
 
     feature: a tensor, an array, bytes, or a list of these, nested or not: the bytes of the list are
     the bytes of the items in order. Contract: SGLang's hash_feature (August 2026).
@@ -647,14 +705,20 @@ def _bytes_of(part: Any) -> Any:
     """The bytes in C order, without a copy if the memory has that order."""
     if isinstance(part, torch.Tensor):
         if part.device.type != "cpu":
-            raise TypeError(f"feature_hash takes a feature in the CPU's memory, not on {part.device}: copy it, .cpu()")
+            raise TypeError(
+                f"feature_hash takes a feature in the CPU's memory, not on {part.device}: copy "
+                f"it, .cpu()"
+            )
         flat = part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         return _memory_of(flat.view(torch.uint8))
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
     if isinstance(part, (bytes, bytearray, memoryview)):
         return part
-    raise TypeError(f"feature_hash takes tensors, arrays and bytes, and lists of them, not {type(part).__name__}")
+    raise TypeError(
+        f"feature_hash takes tensors, arrays and bytes, and lists of them, not "
+        f"{type(part).__name__}"
+    )
 
 
 def _memory_of(flat: torch.Tensor) -> Any:
@@ -678,8 +742,10 @@ def _nbytes_of(part: Any) -> int:
 
 
 def digest_of(features: Iterable[Any]) -> bytes:
-    """8 bytes that are equal on all ranks for features of the same types, shapes and sizes in the same order. The
-    content does not count."""
+    """
+    8 bytes that are equal on all ranks for features of the same types, shapes and sizes in the same
+    order. The content does not count.
+    """
     hasher = hashlib.blake2b(digest_size=8)
     for feature in features:
         for part in _parts(feature):
@@ -696,7 +762,7 @@ def _form_of(part: Any) -> Any:
     return "bytes"
 
 
-# ---- share_hash: a call ----------------------------------------------------------------------------------------------
+# ---- share_hash: a call --------------------------------------------------------------------------
 
 # Of the latest calls with `remember` and the usual `compute`: by key and digest.
 _remembered: "OrderedDict[Tuple[str, bytes], List[Optional[int]]]" = OrderedDict()
@@ -706,14 +772,18 @@ _MOST_REMEMBERED = 1024
 class Call:
     """The features of a call, and the hashes that are known."""
 
-    def __init__(self, features: List[Any], key: str, compute: Callable[[Any], int], remember: bool = False) -> None:
+    def __init__(
+        self, features: List[Any], key: str, compute: Callable[[Any], int], remember: bool = False
+    ) -> None:
         self.idle_since = time.monotonic()  # once this rank has hashed its part
         self.features, self.compute = features, compute
         self.nbytes = [nbytes_of(feature) for feature in features]
         self.name = hashlib.blake2b(key.encode(), digest_size=8).digest()
         self.digest = digest_of(features)
         self.owners: List[int] = []  # by feature: the rank that hashes; empty: there is no plan
-        self.order: List[int] = []  # the features by owner: a hash is told by the place in this order
+        self.order: List[
+            int
+        ] = []  # the features by owner: a hash is told by the place in this order
         self.parts: Dict[int, int] = {}  # by rank: the bytes of its features
         self.shared: Callable[[], Any] = lambda: None  # the SharedHashes, while there is one
         self._memory = (key, self.digest) if remember and compute is feature_hash else None
@@ -721,7 +791,10 @@ class Call:
         self.hashes: List[Optional[int]] = [None] * len(features) if known is None else known.copy()
 
     def plan(self, size: int) -> None:
-        """Set the owners: each feature, from the largest on, goes to the rank with the fewest bytes so far."""
+        """
+        Set the owners: each feature, from the largest on, goes to the rank with the fewest bytes so
+        far.
+        """
         turn = int.from_bytes(self.name, "big") % size
         self.parts = given = dict.fromkeys([*range(turn, size), *range(turn)], 0)
         self.owners = [0] * len(self.features)
@@ -757,7 +830,7 @@ class Call:
         return True
 
 
-# ---- share_hash: what a rank tells and hears -------------------------------------------------------------------------
+# ---- share_hash: what a rank tells and hears -----------------------------------------------------
 
 _HASH_STREAM = "share_hash"
 _HASH_CAPACITY = 64 << 10
@@ -793,7 +866,9 @@ class Ranks:
         self._second = self._rates.hash.get("sha256", 0.0) * crowd  # to hash a byte
         self._telling = threading.RLock()
         self._hearing = threading.RLock()  # around each look at a Reader, which takes no time
-        self._begun: "weakref.WeakValueDictionary[bytes, Call]" = weakref.WeakValueDictionary()  # by name
+        self._begun: "weakref.WeakValueDictionary[bytes, Call]" = (
+            weakref.WeakValueDictionary()
+        )  # by name
         # Hashes of calls that were not made here, by name, digest and place.
         self._early: "OrderedDict[Tuple[bytes, bytes, int], int]" = OrderedDict()
 
@@ -823,7 +898,8 @@ class Ranks:
             call.idle_since = time.monotonic()
 
     def _tell_hashes(self, call: Call, first: int, end: int) -> None:
-        """Of the places from `first` to before `end`; nothing if a frame can't carry one of the hashes."""
+        """Of the places from `first` to before `end`; nothing if a frame can't carry one of the
+        hashes."""
         hashes = [call.hashes[index] for index in call.order[first:end]]
         if hashes and all(hash is not None and 0 <= hash < 1 << 64 for hash in hashes):
             self.tell(call.name, call.digest, first, hashes)
@@ -856,11 +932,15 @@ class Ranks:
         while not peer.is_gone:
             try:
                 data = peer.end.hear()
-            except RuntimeError:  # a call further up, which a signal's handler has interrupted, takes in
+            except (
+                RuntimeError
+            ):  # a call further up, which a signal's handler has interrupted, takes in
                 break
             except (ringcast.Error, ValueError) as error:
                 peer.is_gone = True
-                logging.getLogger("sglang.ringcast").warning("Rank %d shares no more hashes: %s", src, error)
+                logging.getLogger("sglang.ringcast").warning(
+                    "Rank %d shares no more hashes: %s", src, error
+                )
                 break
             if data is None:
                 break
@@ -916,7 +996,7 @@ class Ranks:
             return [peer.end.ring.fileno() for peer in self._peers.values() if not peer.is_gone]
 
 
-# ---- share_hash ------------------------------------------------------------------------------------------------------
+# ---- share_hash ----------------------------------------------------------------------------------
 
 
 def share_hash(
@@ -928,25 +1008,28 @@ def share_hash(
     compute: Callable[[Any], int] = feature_hash,
     remember: bool = False,
 ) -> "SharedHashes":
-    """Have each feature hashed by one rank of `group`; result() returns the features and their hashes.
+    """
+    Have each feature hashed by one rank of `group`; result() returns the features and their hashes.
 
         shared = share_hash([item.feature for item in items], key=request.rid, group=cpu_group)
-        ...                                             # other work; shared.done() says whether result() would wait
-        features, hashes = shared.result()              # or await shared; hashes[0] is SGLang's hash of features[0]
+        ...                                   # other work; shared.done(): result() would not wait
+        features, hashes = shared.result()    # or await shared; hashes[0] is SGLang's hash
 
-    The call hashes this rank's part of the features. result() waits for the hashes of the other ranks, and hashes what
-    is late (docs/share_once.md) here. No call hangs when a rank is late, stopped or dead.
+    The call hashes this rank's part of the features. result() waits for the hashes of the other
+    ranks, and hashes what is late (docs/share_once.md) here. No call hangs when a rank is late,
+    stopped or dead.
 
-    features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the same on all ranks
-    and never used for other features, such as a request's id: the ranks take each other's hashes by it. how: "hash";
-    "local": each rank for itself; "auto": as share= in RINGCAST_SGLANG of the group's first rank says, and by default
-    by what this call would cost (ringcast/sglang/advise.py). compute: gives a feature's hash, below 2^64.
-    remember: take the hashes of an earlier call with the same key, and keep the hashes of this call, where `compute` is
-    feature_hash(). Several threads may make calls, each with its own key.
+    features: the same on all ranks, each as feature_hash() takes it. key: a name of the call, the
+    same on all ranks and never used for other features, such as a request's id: the ranks take each
+    other's hashes by it. how: "hash"; "local": each rank for itself; "auto": as share= in
+    RINGCAST_SGLANG of the group's first rank says, and by default by what this call would cost
+    (ringcast/sglang/advise.py). compute: gives a feature's hash, below 2^64. remember: take the
+    hashes of an earlier call with the same key, and keep the hashes of this call, where `compute`
+    is feature_hash(). Several threads may make calls, each with its own key.
 
-    The first call for a group is a collective. In a group on several machines, an elastic group and a group of one,
-    every call is "local".
-    TypeError, ValueError: invalid arguments. result() raises errors of compute().
+    The first call for a group is a collective. In a group on several machines, an elastic group and
+    a group of one, every call is "local". TypeError, ValueError: invalid arguments. result() raises
+    errors of compute().
     """
     refuse_inside("share_hash")
     features = list(features)
@@ -972,12 +1055,14 @@ class SharedHashes(Awaited):
     def done(self) -> bool:
         """Whether result() would not wait. result() then computes the late hashes."""
         ranks, call = self._ranks, self._call
-        waits = ranks is not None and any(ranks.until_late(call, index) > 0 for index in call.missing())
+        waits = ranks is not None and any(
+            ranks.until_late(call, index) > 0 for index in call.missing()
+        )
         return self._is_whole() or not waits
 
     def result(self, timeout: Optional[float] = None) -> Tuple[List[Any], List[int]]:
-        """(features, hashes), in the order of the call. timeout: seconds; TimeoutError: the time is up, and a later
-        result() can succeed. The wait has a bound anyway."""
+        """(features, hashes), in the order of the call. timeout: seconds; TimeoutError: the time is
+        up, and a later result() can succeed. The wait has a bound anyway."""
         until = until_of(timeout)
         while not self._is_whole():
             for index in self._call.missing():
@@ -1001,7 +1086,9 @@ class SharedHashes(Awaited):
                 break
             left = until - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"rank {self._call.owners[index]} of the group has not sent a hash in time")
+                raise TimeoutError(
+                    f"rank {self._call.owners[index]} of the group has not sent a hash in time"
+                )
             assert self._ranks is not None
             self._ranks.wait(min(late, left))
 
@@ -1047,8 +1134,14 @@ def ranks_of(group: Any) -> Optional[Ranks]:
     if group is None:
         return None
     if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
-    if group not in _known or (ranks := _known[group]) and not is_open(group, _HASH_STREAM, ranks.made):
+        raise TypeError(
+            f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}"
+        )
+    if (
+        group not in _known
+        or (ranks := _known[group])
+        and not is_open(group, _HASH_STREAM, ranks.made)
+    ):
         made = gather.near_ends(group, _HASH_STREAM, _HASH_CAPACITY)
         _known[group] = None if made is None else Ranks(group, made)
     return _known[group]

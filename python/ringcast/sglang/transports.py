@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch.distributed over rings, with the same contracts, for SGLang's own methods (_install.py).
+"""Functions of torch.distributed over rings, with the same contracts, for SGLang's own methods
+(_install.py).
 
-SGLang's asserts, errors and order of calls stay. Asynchronous calls, tensors on a device, groups on several machines
-and elastic groups stay with torch.distributed.
+SGLang's asserts, errors and order of calls stay. Asynchronous calls, tensors on a device, groups on
+several machines and elastic groups stay with torch.distributed.
 """
 
 import functools
@@ -47,9 +48,14 @@ def barrier(group: Any = None, async_op: bool = False, *more: Any, **named: Any)
     return None
 
 
-def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+def all_reduce(
+    tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Any:
     """By rings: the maximum of a few whole numbers."""
-    is_whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and tensor.device.type == "cpu"
+    is_whole = (
+        not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+        and tensor.device.type == "cpu"
+    )
     if async_op or op != dist.ReduceOp.MAX or not is_whole or tensor.nbytes > _MOST_REDUCED_BYTES:
         return dist.all_reduce(tensor, op, group, async_op)
     everyone = gather.tensors(group, tensor)

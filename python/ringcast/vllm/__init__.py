@@ -17,7 +17,12 @@ __all__ = ["Group", "GroupOperations", "Handle", "MessageQueue", "install", "uni
 ringcast.allow("vllm")
 
 # A MessageQueue needs no torch, and a process that starts vLLM imports vLLM's plugins.
-_LATER = {"Group": "group", "GroupOperations": "group", "install": "_install", "uninstall": "_install"}
+_LATER = {
+    "Group": "group",
+    "GroupOperations": "group",
+    "install": "_install",
+    "uninstall": "_install",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the writer of a queue and a reader in another container of the machine meet: over a Unix socket in /dev/shm.
+"""
+How the writer of a queue and a reader in another container of the machine meet: over a Unix socket
+in /dev/shm.
 
-The reader makes the socket, the door, since only the reader learns of a ring out of reach. The writer looks for doors
-only while readers are missing: a queue without such readers has no socket, no name and no thread. The
-name of a door follows from the ring's handle, which has a random token, and from the reader's name. The
-writer removes the name when the writer has connected.
+The reader makes the socket, the door, since only the reader learns of a ring out of reach. The
+writer looks for doors only while readers are missing: a queue without such readers has no socket,
+no name and no thread. The name of a door follows from the ring's handle, which has a random token,
+and from the reader's name. The writer removes the name when the writer has connected.
 
     writer -> reader    the ring's handle, the writer's proof; later the address of the relay
     reader -> writer    JOINED, when the relay has the reader
 
-An end of the connection before JOINED is a death, on either side. Both sides must be of one user; the mode of the
-socket keeps other users out, and each side asks the kernel for the user of the other side.
+An end of the connection before JOINED is a death, on either side. Both sides must be of one user;
+the mode of the socket keeps other users out, and each side asks the kernel for the user of the
+other side.
 """
 
 import contextlib
@@ -51,7 +54,9 @@ def _remove(path: str) -> None:
 
 def _new_socket() -> socket.socket:
     family, kind = socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-    return socket.socket(family, kind, fileno=above_the_streams(socket.socket(family, kind).detach()))
+    return socket.socket(
+        family, kind, fileno=above_the_streams(socket.socket(family, kind).detach())
+    )
 
 
 def _is_of_this_user(sock: socket.socket) -> bool:
@@ -62,7 +67,8 @@ def _is_of_this_user(sock: socket.socket) -> bool:
 class Door:
     """The reader's side. handle: of the ring. name: the reader's.
 
-    FileExistsError: a reader of this name has a door. Another OSError: there is no folder for doors.
+    FileExistsError: a reader of this name has a door. Another OSError: there is no folder for
+    doors.
     """
 
     def __init__(self, handle: str, name: str) -> None:
@@ -96,8 +102,10 @@ class Door:
         return self._wake.descriptor
 
     def wait(self, timeout: Optional[float]) -> str:
-        """The address of the relay. TimeoutError, ringcast.Cancelled; ringcast.WriterGone: the writer has come, and has
-        ended since."""
+        """
+        The address of the relay. TimeoutError, ringcast.Cancelled; ringcast.WriterGone: the writer
+        has come, and has ended since.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._cancelled:
             address = self._hear() if self._visitor is not None else self._answer()
@@ -139,7 +147,8 @@ class Door:
             return address.decode("ascii", "replace")
         if is_writer and over:
             raise ringcast.WriterGone(
-                errno.EPIPE, "the writer of the message queue has ended before all its readers were attached"
+                errno.EPIPE,
+                "the writer of the message queue has ended before all its readers were attached",
             )
         if over or end or len(self._heard) >= _MOST_BYTES:
             if not is_writer:

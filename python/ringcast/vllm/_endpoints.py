@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints of a MessageQueue: their waits warn, and name the rank that is waited for.
 
-vLLM's executor sends its calls by one queue to all workers, and each worker answers by a queue of its
-own. The death of a worker ends all waits for answers: the awaited worker may wait for the dead one, in
-a collective operation. The queue of calls learns of the death within milliseconds, and cancels the
-queues of answers of its readers. Answers that have arrived are received first.
+vLLM's executor sends its calls by one queue to all workers, and each worker answers by a queue of
+its own. The death of a worker ends all waits for answers: the awaited worker may wait for the dead
+one, in a collective operation. The queue of calls learns of the death within milliseconds, and
+cancels the queues of answers of its readers. Answers that have arrived are received first.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from ringcast._group.packing import pack
 from ringcast.vllm._doors import Visits, new_name
 
 
-# ---- Waits -----------------------------------------------------------------------------------------------------------
+# ---- Waits ---------------------------------------------------------------------------------------
 
 _VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 _INTERVAL = "VLLM_RINGBUFFER_WARNING_INTERVAL"
@@ -52,13 +52,17 @@ def warning_interval() -> float:
     except ValueError:
         seconds = math.nan
     if not seconds > 0:
-        raise ValueError(f"{_INTERVAL} is {value!r}: it must be a number of seconds above 0, such as 60")
+        raise ValueError(
+            f"{_INTERVAL} is {value!r}: it must be a number of seconds above 0, such as 60"
+        )
     return seconds
 
 
 class Wait:
-    """The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns: whether to
-    warn."""
+    """
+    The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns:
+    whether to warn.
+    """
 
     def __init__(self, timeout: Optional[float], spent: float = 0.0, warns: bool = True) -> None:
         if timeout is not None and math.isnan(timeout):
@@ -87,18 +91,21 @@ class Wait:
             self._warned = now
             # Operators search for the first words, which are vLLM's.
             engine_logger().warning(
-                "No available shared memory broadcast block found in %d seconds: %s", now - self._began, describe()
+                "No available shared memory broadcast block found in %d seconds: %s",
+                now - self._began,
+                describe(),
             )
 
     def end(self) -> None:
         """The call goes on: say so after a warning."""
         if self._warned != self._began:
             engine_logger().warning(
-                "The shared memory broadcast goes on after %d seconds", time.monotonic() - self._began
+                "The shared memory broadcast goes on after %d seconds",
+                time.monotonic() - self._began,
             )
 
 
-# ---- The ends of this process ----------------------------------------------------------------------------------------
+# ---- The ends of this process --------------------------------------------------------------------
 
 
 def load(name: str) -> Any:
@@ -112,13 +119,17 @@ _MOST_NAMED = 8
 _FIRST = 0.05
 # How often a waiting writer checks its readers.
 _CHECK = 0.05
-# How soon a thread tries again if another thread uses the ring, and how long an exit tries. Tries are counted, since a
-# process may stand still between two of them.
+# How soon a thread tries again if another thread uses the ring, and how long an exit tries. Tries
+# are counted, since a process may stand still between two of them.
 _RETRY = 0.001
 AT_EXIT_SECONDS = 1.0
 # Tags of frames other than messages: all readers are attached; a reader has died (with the text).
 _READY, _DIED = 1, 2
-_STATES = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
+_STATES = {
+    "active": "alive",
+    "stopped": "stopped by a signal or a debugger",
+    "joining": "attaching",
+}
 
 
 def _first(timeout: Optional[float]) -> float:
@@ -126,10 +137,13 @@ def _first(timeout: Optional[float]) -> float:
 
 
 def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
-    messages = max(0, sent - peer.stats.frames)  # all readers have been attached since the first message
+    messages = max(
+        0, sent - peer.stats.frames
+    )  # all readers have been attached since the first message
     state = _STATES.get(peer.state, peer.state)
     return (
-        f"{peer.name} (pid {peer.pid}) is {state}, {peer.lag} bytes ({messages} messages) behind, and has held the "
+        f"{peer.name} (pid {peer.pid}) is {state}, {peer.lag} bytes ({messages} messages) behind, "
+        f"and has held the "
         f"writer back for {peer.held:.3g} s"
     )
 
@@ -151,14 +165,18 @@ def _all(kind: type) -> List[Any]:
     return [end for end in [reference() for reference in list(_ends)] if isinstance(end, kind)]
 
 
-# ---- The writer's endpoint -------------------------------------------------------------------------------------------
+# ---- The writer's endpoint -----------------------------------------------------------------------
 
 
 class Sender(WriterEnd):
-    """names: of the readers on this machine. The Writer evicts a dead reader: the notice then finds room."""
+    """names: of the readers on this machine. The Writer evicts a dead reader: the notice then finds
+    room."""
 
-    def __init__(self, writer: ringcast.Writer, names: List[str], sends_calls: bool = False) -> None:
-        # Relays are readers of the ring: for other machines, and for containers with other PID namespaces.
+    def __init__(
+        self, writer: ringcast.Writer, names: List[str], sends_calls: bool = False
+    ) -> None:
+        # Relays are readers of the ring: for other machines, and for containers with other PID
+        # namespaces.
         self.link: Any = None
         self._near_link: Any = None
         self._visits = Visits(writer.handle)
@@ -189,14 +207,18 @@ class Sender(WriterEnd):
             except TypeError:
                 if not self.ring._value_failed:
                     raise
-                obj = pack(obj, self.ring._takes_cuda)  # a tensor on another device, which vLLM's pickle takes
+                obj = pack(
+                    obj, self.ring._takes_cuda
+                )  # a tensor on another device, which vLLM's pickle takes
             self._enqueue_slowly(obj, timeout)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
         except ringcast.FrameTooLarge as error:
             raise name_setting(error, "in the writer's process", "queue", capacity=False) from None
         finally:
-            if self.ring._waits != self._waits:  # the room may be of a dead reader, which the Writer has evicted
+            if (
+                self.ring._waits != self._waits
+            ):  # the room may be of a dead reader, which the Writer has evicted
                 self._waits = self.ring._waits
                 self._alarm = True
             if self._alarm:
@@ -278,7 +300,9 @@ class Sender(WriterEnd):
             with self._checking:
                 self._lose(name, "in another PID namespace, has died before it was attached")
         if missing and not dead and set(missing) == set(self._visits.waiting()):
-            hub = load("zmq_hub").ZmqHub(self.ring.handle, len(missing), f"ipc://{new_name()}", self.lose)
+            hub = load("zmq_hub").ZmqHub(
+                self.ring.handle, len(missing), f"ipc://{new_name()}", self.lose
+            )
             self._near_link, self._relayed = hub, missing
             self._visits.tell(hub.address)
 
@@ -287,18 +311,22 @@ class Sender(WriterEnd):
         return [name for name in self._names if name not in came and name not in self._relayed]
 
     def _check_names(self) -> None:
-        """The number of readers is right: find a rank that is missing because another rank has attached twice."""
+        """The number of readers is right: find a rank that is missing because another rank has
+        attached twice."""
         missing = self._missing()
         if missing:
             raise RuntimeError(
-                f"all {len(self._names)} places are taken, but not by {', '.join(missing)}: another rank has attached "
+                f"all {len(self._names)} places are taken, but not by {', '.join(missing)}: "
+                f"another rank has attached "
                 "twice. Each rank calls create_from_handle() once"
             )
 
     def _describe_readers(self) -> str:
         """Which readers are behind, the slowest first."""
         sent = self.ring.stats().frames
-        behind = sorted((peer for peer in self.ring.peers() if peer.lag), key=lambda peer: -peer.lag)
+        behind = sorted(
+            (peer for peer in self.ring.peers() if peer.lag), key=lambda peer: -peer.lag
+        )
         texts = [_describe(peer, sent) for peer in behind[:_MOST_NAMED]]
         texts = texts or ["every reader has received all by now"]
         if len(behind) > _MOST_NAMED:
@@ -328,11 +356,16 @@ class Sender(WriterEnd):
 
     def _lose(self, who: str, what: str = "") -> None:
         if self.goes_on:
-            warnings.warn(f"{who} {what}".rstrip() + ": the queue goes on without it", RuntimeWarning, stacklevel=1)
+            warnings.warn(
+                f"{who} {what}".rstrip() + ": the queue goes on without it",
+                RuntimeWarning,
+                stacklevel=1,
+            )
         elif self.lost is None:
             if what:
                 who = (
-                    f"{who}, a reader of the message queue of pid {os.getpid()}, {what}{self._last()}: restart the "
+                    f"{who}, a reader of the message queue of pid {os.getpid()}, "
+                    f"{what}{self._last()}: restart the "
                     "engine (a program of your own: make a new queue)"
                 )
             self.lost = who[:MOST_CHARACTERS]
@@ -341,7 +374,9 @@ class Sender(WriterEnd):
 
     def _last(self) -> str:
         """Of what has been sent, for an error's text."""
-        with contextlib.suppress(RuntimeError, ValueError):  # another thread has the Writer, or has closed it
+        with contextlib.suppress(
+            RuntimeError, ValueError
+        ):  # another thread has the Writer, or has closed it
             what = "call" if self._sends_calls else "message"
             sent = self.ring.stats().frames - self._announced
             return f"; the last {what} was {what} {sent}" if sent > 0 else ""
@@ -355,13 +390,18 @@ class Sender(WriterEnd):
         try:
             self.ring.send(text, 0, tag=_DIED)
         except (TimeoutError, RuntimeError):
-            threading.Thread(target=_keep_telling, args=(self.ring, text), name="ringcast-tell", daemon=True).start()
+            threading.Thread(
+                target=_keep_telling, args=(self.ring, text), name="ringcast-tell", daemon=True
+            ).start()
         except ringcast.Error:
             pass
 
 
 def _keep_telling(ring: ringcast.Writer, text: str) -> None:
-    """For a thread: send the notice once there is room, unless the ring fails or is closed. Keeps no end alive."""
+    """
+    For a thread: send the notice once there is room, unless the ring fails or is closed. Keeps no
+    end alive.
+    """
     with contextlib.suppress(ringcast.Error, ValueError):
         while True:
             try:
@@ -370,7 +410,7 @@ def _keep_telling(ring: ringcast.Writer, text: str) -> None:
                 time.sleep(_RETRY)
 
 
-# ---- A reader's endpoint ---------------------------------------------------------------------------------------------
+# ---- A reader's endpoint -------------------------------------------------------------------------
 
 
 class Receiver:
@@ -499,12 +539,16 @@ class Receiver:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, obj)
         else:
             raise ringcast.ProtocolError(
-                errno.EPROTO, f"a frame has the tag {tag}: its sender is no MessageQueue of this version of ringcast"
+                errno.EPROTO,
+                f"a frame has the tag {tag}: its sender is no MessageQueue of this version of "
+                f"ringcast",
             )
 
 
 def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
-    """At exit a call of another thread ends as by shutdown(). An open ring would look like a death."""
+    """
+    At exit a call of another thread ends as by shutdown(). An open ring would look like a death.
+    """
     for _ in range(round(AT_EXIT_SECONDS / _RETRY)):
         try:
             return ring.close()

@@ -2,19 +2,20 @@
 """Puts ringcast in place in a running vLLM, and takes ringcast out again. docs/vllm.md.
 
     import ringcast.vllm
-    ringcast.vllm.install()      # or RINGCAST_VLLM=1 in the environment, which the plugin for vLLM checks
+    ringcast.vllm.install()      # or RINGCAST_VLLM=1, which the plugin for vLLM checks
 
-install() replaces vLLM's MessageQueue and Handle in the defining module and in every module that has
-imported the name, and the group functions on GroupCoordinator. These are two parts, queues and groups,
-and each stands or falls alone. install() compares each signature of a part with the known signatures
-(SIGNATURES). If a signature differs, vLLM keeps its own part, and a RuntimeWarning tells the
-difference. If the signatures fit, and the version of vLLM is not among the tested versions
-(ringcast._install.TESTED), a RuntimeWarning says so; with RINGCAST_VLLM=strict, vLLM keeps all its own.
+install() replaces vLLM's MessageQueue and Handle in the defining module and in every module that
+has imported the name, and the group functions on GroupCoordinator. These are two parts, queues and
+groups, and each stands or falls alone. install() compares each signature of a part with the known
+signatures (SIGNATURES). If a signature differs, vLLM keeps its own part, and a RuntimeWarning tells
+the difference. If the signatures fit, and the version of vLLM is not among the tested versions
+(ringcast._install.TESTED), a RuntimeWarning says so; with RINGCAST_VLLM=strict, vLLM keeps all its
+own.
 
-Existing queues and groups stay unchanged: install before vLLM makes any, in each process. vLLM loads plugins in time:
-in an engine core before the executor makes a queue, in a worker before the worker makes a group. If a Handle reaches a
-process of vLLM without ringcast in place (a worker of Ray that did not inherit RINGCAST_VLLM), unpickling the Handle
-installs ringcast there.
+Existing queues and groups stay unchanged: install before vLLM makes any, in each process. vLLM
+loads plugins in time: in an engine core before the executor makes a queue, in a worker before the
+worker makes a group. If a Handle reaches a process of vLLM without ringcast in place (a worker of
+Ray that did not inherit RINGCAST_VLLM), unpickling the Handle installs ringcast there.
 """
 
 import copyreg
@@ -35,10 +36,12 @@ _GROUPS = "vllm.distributed.parallel_state"
 _PARTS = {"queues": _QUEUES, "groups": _GROUPS}  # each is replaced as a whole, or not at all
 
 _QUEUE_BASE = (
-    "(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=25165824, max_chunks=10, connect_ip=None"
+    "(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=25165824, "
+    "max_chunks=10, connect_ip=None"
 )
 _HANDLE_BASE = (
-    "local_reader_ranks, buffer_handle, local_subscribe_addr, local_notify_addr, remote_subscribe_addr, "
+    "local_reader_ranks, buffer_handle, local_subscribe_addr, local_notify_addr, "
+    "remote_subscribe_addr, "
     "remote_addr_ipv6"
 )
 _TENSOR_DICT = "(self, tensor_dict, dst=None, all_gather_group=None, all_gather_tensors=None)"
@@ -57,7 +60,8 @@ SIGNATURES: Dict[str, Tuple[str, ...]] = {
     "MessageQueue.dequeue": ("(self, timeout=None, indefinite=False)",),
     "MessageQueue.broadcast_object": ("(self, obj=None)",),
     "MessageQueue.create_from_process_group": (
-        "(pg, max_chunk_bytes, max_chunks, writer_rank=0, external_writer_handle=None, blocking=True)",
+        "(pg, max_chunk_bytes, max_chunks, writer_rank=0, external_writer_handle=None, "
+        "blocking=True)",
     ),
     "MessageQueue.create_from_process_group_single_reader": (
         "(pg, max_chunk_bytes, max_chunks, reader_rank=0, blocking=False)",
@@ -66,7 +70,9 @@ SIGNATURES: Dict[str, Tuple[str, ...]] = {
     "GroupCoordinator.broadcast": ("(self, input_, src=0)",),
     "GroupCoordinator.broadcast_object": ("(self, obj=None, src=0)",),
     "GroupCoordinator.broadcast_object_list": ("(self, obj_list, src=0, group=None)",),
-    "GroupCoordinator.broadcast_tensor_dict": ("(self, tensor_dict=None, src=0, group=None, metadata_group=None)",),
+    "GroupCoordinator.broadcast_tensor_dict": (
+        "(self, tensor_dict=None, src=0, group=None, metadata_group=None)",
+    ),
     "GroupCoordinator.send_object": ("(self, obj, dst)",),
     "GroupCoordinator.recv_object": ("(self, src)",),
     "GroupCoordinator.isend_object": ("(self, obj, dst)",),
@@ -89,18 +95,19 @@ _warned = False
 
 
 def install() -> bool:
-    """Put ringcast in place in this process's vLLM; return whether any part of ringcast is in place.
+    """
+    Put ringcast in place in this process's vLLM; return whether any part of ringcast is in place.
 
-    False: vLLM stays unchanged, because ringcast knows neither its queues nor its groups, or because
-    the version is untested and RINGCAST_VLLM is strict. The first call warns (RuntimeWarning) of
-    differences and of an untested version. The call may be repeated, from any thread, and imports the
-    modules to change.
-    ImportError: there is no vLLM here.
+    False: vLLM stays unchanged, because ringcast knows neither its queues nor its groups, or
+    because the version is untested and RINGCAST_VLLM is strict. The first call warns
+    (RuntimeWarning) of differences and of an untested version. The call may be repeated, from any
+    thread, and imports the modules to change. ImportError: there is no vLLM here.
     """
     global _warned
     if installed():
         return True
-    # Not under the lock, because of the imports: a module under import in another thread may call install().
+    # Not under the lock, because of the imports: a module under import in another thread may call
+    # install().
     if not _has_vllm():
         raise ImportError("there is no vLLM in this Python: pip install vllm", name="vllm")
     differences = {part: _differences(part, name) for part, name in _PARTS.items()}
@@ -139,12 +146,14 @@ def installed() -> bool:
 
 
 def uninstall() -> None:
-    """Undo install(). Existing queues and groups stay unchanged, and so do names that modules outside vLLM have
-    imported meanwhile."""
+    """
+    Undo install(). Existing queues and groups stay unchanged, and so do names that modules outside
+    vLLM have imported meanwhile.
+    """
     _replaced.take_out()
 
 
-# ---- Whether it fits -------------------------------------------------------------------------------------------------
+# ---- Whether it fits -----------------------------------------------------------------------------
 
 
 def _has_vllm() -> bool:
@@ -176,7 +185,11 @@ def _signature(module: Any, name: str) -> Optional[str]:
     if not isinstance(thing, type):
         return None
     if owner == "Handle":
-        return _listed(field.name for field in dataclasses.fields(thing)) if dataclasses.is_dataclass(thing) else "()"
+        return (
+            _listed(field.name for field in dataclasses.fields(thing))
+            if dataclasses.is_dataclass(thing)
+            else "()"
+        )
     if not method:
         (attributes,) = SIGNATURES[name]
         needed = attributes[1:-1].split(", ")
@@ -189,7 +202,7 @@ def _listed(names: Any) -> str:
     return f"({', '.join(names)})"
 
 
-# ---- Putting it in place ---------------------------------------------------------------------------------------------
+# ---- Putting it in place -------------------------------------------------------------------------
 
 
 def _replace(parts: Dict[str, Any], our_queues: Any, our_groups: Any) -> None:
@@ -208,12 +221,16 @@ def _replace(parts: Dict[str, Any], our_queues: Any, our_groups: Any) -> None:
 
 
 def _replace_functions(coordinator: Any, operations: type) -> None:
-    """Function by function. A subclass with an override of some function keeps vLLM's for the rest."""
+    """
+    Function by function. A subclass with an override of some function keeps vLLM's for the rest.
+    """
     ours = {name: value for name, value in vars(operations).items() if not name.startswith("__")}
     theirs = {name: vars(coordinator)[name] for name in ours if name in vars(coordinator)}
 
     def keep(subclass: type) -> None:
-        inherited = [name for name in theirs if inspect.getattr_static(subclass, name) is ours[name]]
+        inherited = [
+            name for name in theirs if inspect.getattr_static(subclass, name) is ours[name]
+        ]
         if len(inherited) < len(theirs):
             for name in inherited:
                 _replaced.set(subclass, name, theirs[name])
@@ -238,7 +255,7 @@ def _subclasses(cls: type) -> List[type]:
     return found
 
 
-# ---- Handles that reach a process without ringcast in place ----------------------------------------------------------
+# ---- Handles that reach a process without ringcast in place --------------------------------------
 
 
 def _reduce(handle: Any) -> Tuple[Callable[..., Any], Tuple[Dict[str, Any]]]:
@@ -248,9 +265,12 @@ def _reduce(handle: Any) -> Tuple[Callable[..., Any], Tuple[Dict[str, Any]]]:
 def _receive(fields: Dict[str, Any]) -> Any:
     from ringcast.vllm.queue import Handle
 
-    if _has_vllm() and not (install() and getattr(sys.modules.get(_QUEUES), "Handle", None) is Handle):
+    if _has_vllm() and not (
+        install() and getattr(sys.modules.get(_QUEUES), "Handle", None) is Handle
+    ):
         raise RuntimeError(
-            "the handle of a ringcast queue has come to a process where ringcast can't be put in place in vLLM: take "
+            "the handle of a ringcast queue has come to a process where ringcast can't be put in "
+            "place in vLLM: take "
             "the same versions of vLLM and ringcast in all processes, or none of ringcast"
         )
     return Handle(**fields)

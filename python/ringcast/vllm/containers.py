@@ -20,7 +20,8 @@ _told = False
 
 
 class Place(NamedTuple):
-    """Of a process. boot: the machine's. pid_namespace: an inode; 0: unknown. folder: the device of FOLDER; 0: none."""
+    """Of a process. boot: the machine's. pid_namespace: an inode; 0: unknown. folder: the device of
+    FOLDER; 0: none."""
 
     boot: str
     pid_namespace: int
@@ -41,8 +42,10 @@ def here() -> Place:
 
 
 def why_apart(place: Optional[Place], mine: Place, error: Optional[Exception] = None) -> str:
-    """Why a process of `place`, of the same machine and user, can't be attached to from `mine`; "": no reason, or
-    another machine or user. error: of the attempt."""
+    """
+    Why a process of `place`, of the same machine and user, can't be attached to from `mine`; "": no
+    reason, or another machine or user. error: of the attempt.
+    """
     if place is None or (place.boot, place.user) != (mine.boot, mine.user):
         return ""
     if place.pid_namespace and mine.pid_namespace and place.pid_namespace != mine.pid_namespace:
@@ -56,23 +59,29 @@ def warn(who: str, why: str) -> None:
     if not _told:
         _told = True
         engine_logger().warning(
-            "%s is on the machine of its queue's writer, but can't attach to the ring, so that messages come by a "
-            "relay, which copies them: %s. To avoid this, run the containers in one PID namespace (docker run "
+            "%s is on the machine of its queue's writer, but can't attach to the ring, so that "
+            "messages come by a "
+            "relay, which copies them: %s. To avoid this, run the containers in one PID namespace "
+            "(docker run "
             "--pid=container:NAME or --pid=host; Kubernetes: shareProcessNamespace: true)",
             *(who, why),
         )
 
 
-# ---- Which ranks of a group share a machine --------------------------------------------------------------------------
+# ---- Which ranks of a group share a machine ------------------------------------------------------
 # Found by trying to attach: machines may have the same name.
 
 # The bytes of a probe, which carries no frame.
 _PROBE_BYTES = 4096
 
 
-def who_attaches(ranks: Ranks, writers: Sequence[int], readers: Sequence[int]) -> Dict[int, List[int]]:
-    """Collective: for each of `writers`, the `readers` that can attach to the writer's ring. All are ranks in the
-    group; a writer can attach to its own ring."""
+def who_attaches(
+    ranks: Ranks, writers: Sequence[int], readers: Sequence[int]
+) -> Dict[int, List[int]]:
+    """
+    Collective: for each of `writers`, the `readers` that can attach to the writer's ring. All are
+    ranks in the group; a writer can attach to its own ring.
+    """
     mine = ranks.rank
     probe, offers = ranks.all_or_none(
         lambda: _make_probe(len(readers)) if mine in writers else None,
@@ -83,23 +92,29 @@ def who_attaches(ranks: Ranks, writers: Sequence[int], readers: Sequence[int]) -
             lambda: [
                 one
                 for one in writers
-                if mine in readers and attaches(offers[one][0], offers[one][1], config.name_of(mine))
+                if mine in readers
+                and attaches(offers[one][0], offers[one][1], config.name_of(mine))
             ],
             lambda found: found,
         )
     finally:
         if probe is not None:
             probe.close()
-    return {writer: [reader for reader in readers if writer in reached[reader]] for writer in writers}
+    return {
+        writer: [reader for reader in readers if writer in reached[reader]] for writer in writers
+    }
 
 
 def _make_probe(readers: int) -> ringcast.Writer:
-    return ringcast.Writer(_PROBE_BYTES, max(1, readers), memory="pages", numa="none", spill_bytes=0)
+    return ringcast.Writer(
+        _PROBE_BYTES, max(1, readers), memory="pages", numa="none", spill_bytes=0
+    )
 
 
 def attaches(handle: str, place: Optional[Place] = None, name: str = "this process") -> bool:
-    """Whether this process can attach to the ring. Any other failure, such as too many open files, raises. place: the
-    writer's. name: this process's, in the warning if the writer is on this machine."""
+    """Whether this process can attach to the ring. Any other failure, such as too many open files,
+    raises. place: the writer's. name: this process's, in the warning if the writer is on this
+    machine."""
     mine = here()
     why = why_apart(place, mine)
     try:
@@ -113,7 +128,7 @@ def attaches(handle: str, place: Optional[Place] = None, name: str = "this proce
     return False
 
 
-# ---- A reader's end --------------------------------------------------------------------------------------------------
+# ---- A reader's end ------------------------------------------------------------------------------
 
 
 def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
@@ -132,11 +147,14 @@ def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
             raise OSError(errno.ENOENT, "the writer has another")
         end = LateReceiver(Door(handle, name), rank)
     except FileExistsError:
-        raise RuntimeError(f"{name} has attached already: each rank calls create_from_handle() once") from None
+        raise RuntimeError(
+            f"{name} has attached already: each rank calls create_from_handle() once"
+        ) from None
     except OSError as error:
         raise ringcast.RingNotFound(
             errno.ENOENT,
-            f"{name} can't attach to the ring ({why}), and can't ask for a relay in {FOLDER} ({error.strerror}): share "
+            f"{name} can't attach to the ring ({why}), and can't ask for a relay in {FOLDER} "
+            f"({error.strerror}): share "
             f"the PID namespace, or {FOLDER}, with the writer's container",
         ) from None
     warn(name, why)
@@ -144,7 +162,10 @@ def attach(handle: str, rank: int, place: Optional[Place]) -> Receiver:
 
 
 class LateReceiver(Receiver):
-    """Joins the relay in the first calls: the writer makes the relay once all readers are attached or ask."""
+    """
+    Joins the relay in the first calls: the writer makes the relay once all readers are attached or
+    ask.
+    """
 
     def __init__(self, door: Door, rank: int) -> None:
         super().__init__(None)
@@ -184,7 +205,9 @@ class LateReceiver(Receiver):
 
     def _join(self, wait: Wait) -> None:
         if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("another thread waits for the relay of this queue: one thread at a time receives")
+            raise RuntimeError(
+                "another thread waits for the relay of this queue: one thread at a time receives"
+            )
         try:
             while not self._joins(wait.slice()):
                 if self._cancelled:
@@ -197,13 +220,18 @@ class LateReceiver(Receiver):
         wait.end()
 
     def _joins(self, seconds: Optional[float]) -> bool:
-        """Wait for the writer's visit, then for the relay's answers. False: the seconds are over, or cancel()."""
+        """
+        Wait for the writer's visit, then for the relay's answers. False: the seconds are over, or
+        cancel().
+        """
         if self._joining is None:
             try:
                 address = self._door.wait(seconds)
             except (TimeoutError, ringcast.Cancelled):
                 return False
-            self._joining = load("zmq_transport").ReaderLink(address, False, self._rank, waits=False)
+            self._joining = load("zmq_transport").ReaderLink(
+                address, False, self._rank, waits=False
+            )
             return False  # how much of the time is left?
         try:
             if self._cancelled or not self._joining.join(seconds, [self._door.descriptor]):
@@ -223,8 +251,12 @@ class LateReceiver(Receiver):
         if self.ring is not None:
             return super()._describe_writer()
         if self._joining is not None:
-            return "the relay of the writer, of another PID namespace, has not answered yet: is the writer stopped?"
+            return (
+                "the relay of the writer, of another PID namespace, has not answered yet: is the "
+                "writer stopped?"
+            )
         return (
-            "the writer, of another PID namespace, has not made the relay: it does so in wait_until_ready() or "
+            "the writer, of another PID namespace, has not made the relay: it does so in "
+            "wait_until_ready() or "
             f"enqueue(), when all its readers are there, and needs the {FOLDER} of this container"
         )

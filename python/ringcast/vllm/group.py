@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of vLLM's GroupCoordinator that carry objects and dicts of tensors, through shared memory.
-docs/vllm.md.
+"""The functions of vLLM's GroupCoordinator that carry objects and dicts of tensors, through shared
+memory. docs/vllm.md.
 
     from ringcast.vllm.group import Group
     pp = Group(cpu_group, device_group)
     pp.send_tensor_dict({"hidden": hidden})         # to the next rank
     inputs = pp.recv_tensor_dict()                  # from the previous one
 
-Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts go by the ring
-of (cpu_group, src), as those of ringcast.torch; from one rank to another goes a ring of these two ranks alone
-(ringcast._group.p2p). vLLM's own queue (mq_broadcaster) and its CPU communicator's way for dicts are not used.
+Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group.
+Broadcasts go by the ring of (cpu_group, src), as those of ringcast.torch; from one rank to another
+goes a ring of these two ranks alone (ringcast._group.p2p). vLLM's own queue (mq_broadcaster) and
+its CPU communicator's way for dicts are not used.
 
-Tensors on a device go by `device_group`, as in vLLM; the frame in the ring then holds the tensor's type of device,
-dtype and shape. With RINGCAST_GPU_POOL_BYTES on all ranks, tensors on a CUDA device go by the rings where the rings can
-carry them (docs/dropins.md), and arrive on the receiver's current device, in the order of its current stream.
+Tensors on a device go by `device_group`, as in vLLM; the frame in the ring then holds the tensor's
+type of device, dtype and shape. With RINGCAST_GPU_POOL_BYTES on all ranks, tensors on a CUDA device
+go by the rings where the rings can carry them (docs/dropins.md), and arrive on the receiver's
+current device, in the order of its current stream.
 
-Errors beside those of ringcast.torch: AssertionError where vLLM has an assert, a rank out of range or a broadcast of no
-dict; ringcast.ReaderDied if the receiver has died or left, ringcast.WriterGone if the sender has. Both name the rank
-and its pid.
+Errors beside those of ringcast.torch: AssertionError where vLLM has an assert, a rank out of range
+or a broadcast of no dict; ringcast.ReaderDied if the receiver has died or left, ringcast.WriterGone
+if the sender has. Both name the rank and its pid.
 """
 
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -44,11 +46,14 @@ from ringcast._group.rings import end_of
 __all__ = ["Group", "GroupOperations", "Handle"]
 
 
-# ---- Tensors that travel apart ---------------------------------------------------------------------------------------
+# ---- Tensors that travel apart -------------------------------------------------------------------
 
 
 class _Work(Handle):
-    """A work of torch.distributed, and the tensor that must live as long. Some works can be waited for only once."""
+    """
+    A work of torch.distributed, and the tensor that must live as long. Some works can be waited for
+    only once.
+    """
 
     def __init__(self, work: Any, tensor: Any) -> None:
         self._work = work
@@ -64,8 +69,11 @@ class _Work(Handle):
         self._tensor = None
 
 
-def _is_gathered(key: Any, numel: int, all_gather_group: Any, all_gather_tensors: Optional[Dict[str, bool]]) -> bool:
-    """Whether each rank of `all_gather_group` gets a part of the tensor, and the ranks gather the whole."""
+def _is_gathered(
+    key: Any, numel: int, all_gather_group: Any, all_gather_tensors: Optional[Dict[str, bool]]
+) -> bool:
+    """Whether each rank of `all_gather_group` gets a part of the tensor, and the ranks gather the
+    whole."""
     if all_gather_group is None:
         return False
     divisible: bool = numel % all_gather_group.world_size == 0
@@ -93,7 +101,9 @@ def _receiver(group: Any, src: int) -> _p2p.Receiver:
 
 def _check_peer(group: Any, peer: int, what: str) -> None:
     if not 0 <= peer < group.world_size:
-        raise AssertionError(f"Invalid {what} rank ({peer}): the group has {group.world_size} ranks")
+        raise AssertionError(
+            f"Invalid {what} rank ({peer}): the group has {group.world_size} ranks"
+        )
     if peer == group.rank_in_group:
         raise AssertionError(f"Invalid {what} rank ({peer}): it is the rank that calls")
 
@@ -104,11 +114,14 @@ def _forget_completed(beside: Deque[Handle]) -> None:
         beside.popleft()
 
 
-# ---- The operations --------------------------------------------------------------------------------------------------
+# ---- The operations ------------------------------------------------------------------------------
 
 
 class GroupOperations:
-    """vLLM's functions, for a class with these attributes. Each function can be put on another class alone."""
+    """
+    vLLM's functions, for a class with these attributes. Each function can be put on another class
+    alone.
+    """
 
     rank_in_group: int
     world_size: int
@@ -117,14 +130,20 @@ class GroupOperations:
     device_group: Any
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Fill `input_` with the source's tensor, and return `input_`. On a device: in the order of the current stream.
+        """Fill `input_` with the source's tensor, and return `input_`. On a device: in the order of
+        the current stream.
 
-        ValueError: the source's tensor has another dtype or number of elements; `input_` is unchanged.
+        ValueError: the source's tensor has another dtype or number of elements; `input_` is
+        unchanged.
         """
         _check_src(self, src)
         if self.world_size == 1:
             return input_
-        is_apart = isinstance(input_, torch.Tensor) and _apart.travels_apart(input_) and self.device_group is not None
+        is_apart = (
+            isinstance(input_, torch.Tensor)
+            and _apart.travels_apart(input_)
+            and self.device_group is not None
+        )
         if is_apart and (not input_.is_cuda or torch.cuda.is_current_stream_capturing()):
             return _broadcast_apart(self, input_, src)
         ring = end_of(self.cpu_group, src, engine="vllm")
@@ -145,8 +164,10 @@ class GroupOperations:
             raise TypeError(f"broadcast needs a tensor to fill, not {type(input_).__name__}")
         if input_.dtype != received.dtype or input_.numel() != received.numel():
             raise ValueError(
-                f"the source, rank {self.ranks[src]}, broadcast {tuple(received.shape)} of {received.dtype}, but the "
-                f"tensor to be filled here is {tuple(input_.shape)} of {input_.dtype}: give one like the source's"
+                f"the source, rank {self.ranks[src]}, broadcast {tuple(received.shape)} of "
+                f"{received.dtype}, but the "
+                f"tensor to be filled here is {tuple(input_.shape)} of {input_.dtype}: give one "
+                f"like the source's"
             )
         input_.detach().copy_(received.detach().view(input_.shape))
         return input_
@@ -157,8 +178,13 @@ class GroupOperations:
         ring = end_of(self.cpu_group, src, engine="vllm") if self.world_size > 1 else None
         return obj if ring is None else ring.broadcast(obj, OBJECT)
 
-    def broadcast_object_list(self, obj_list: List[Any], src: int = 0, group: Any = None) -> List[Any]:
-        """Fill `obj_list` with the source's elements, and return the list. `group` is ignored, as in vLLM."""
+    def broadcast_object_list(
+        self, obj_list: List[Any], src: int = 0, group: Any = None
+    ) -> List[Any]:
+        """
+        Fill `obj_list` with the source's elements, and return the list. `group` is ignored, as in
+        vLLM.
+        """
         _check_src(self, src)
         ring = end_of(self.cpu_group, src, engine="vllm") if self.world_size > 1 else None
         return broadcast_into(ring, obj_list)
@@ -172,7 +198,8 @@ class GroupOperations:
     ) -> Optional[Dict[Any, Any]]:
         """The source's dict on every rank, keys in the same order; on the source, the very dict.
 
-        The groups given are ignored, as in vLLM. A tensor on a device arrives on the current device of the same type.
+        The groups given are ignored, as in vLLM. A tensor on a device arrives on the current device
+        of the same type.
         """
         if self.world_size == 1:
             return tensor_dict
@@ -181,7 +208,10 @@ class GroupOperations:
         if ring is None:
             return tensor_dict
         if isinstance(ring, Source) and not isinstance(tensor_dict, dict):
-            ring.refuse(TypeError(f"the source must give a dict, not {type(tensor_dict).__name__}"), TENSOR_DICT)
+            ring.refuse(
+                TypeError(f"the source must give a dict, not {type(tensor_dict).__name__}"),
+                TENSOR_DICT,
+            )
             raise AssertionError(f"Expecting a dictionary, got {type(tensor_dict)}")
         return _apart.broadcast_dict(ring, tensor_dict, src, self.device_group, False)
 
@@ -190,8 +220,8 @@ class GroupOperations:
         _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT).wait()
 
     def isend_object(self, obj: Any, dst: int) -> Handle:
-        """The same without waiting. The object is copied and may change at once, on a device in the order of the
-        current stream."""
+        """The same without waiting. The object is copied and may change at once, on a device in the
+        order of the current stream."""
         return _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT)
 
     def recv_object(self, src: int) -> Any:
@@ -205,18 +235,22 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> Optional[Dict[Any, Any]]:
-        """Send a dict to one rank (None: the next), and wait until the rank can receive all of the dict.
+        """Send a dict to one rank (None: the next), and wait until the rank can receive all of the
+        dict.
 
-        all_gather_group, for tensors that travel apart: each rank of this group sends the same dict to another
-        receiver, but only a part of each such tensor, and the receivers gather the whole. all_gather_tensors, by key:
-        whether to divide the tensor; by default every tensor that can be divided. Tensors in the frame go whole: a
-        collective would copy more than the frame does.
+        all_gather_group, for tensors that travel apart: each rank of this group sends the same dict
+        to another receiver, but only a part of each such tensor, and the receivers gather the
+        whole. all_gather_tensors, by key: whether to divide the tensor; by default every tensor
+        that can be divided. Tensors in the frame go whole: a collective would copy more than the
+        frame does.
 
         In a group of one rank, the dict is returned.
         """
         if self.world_size == 1:
             return tensor_dict
-        for handle in _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors):
+        for handle in _isend_tensor_dict(
+            self, tensor_dict, dst, all_gather_group, all_gather_tensors
+        ):
             handle.wait()
         return None
 
@@ -227,9 +261,9 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> List[Handle]:
-        """The same without waiting: the frame's handle, then a handle for each tensor that travels apart. Before the
-        handle's wait() such a tensor must not be written to; all others may, on a device in the order of the current
-        stream. Handles may be dropped."""
+        """The same without waiting: the frame's handle, then a handle for each tensor that travels
+        apart. Before the handle's wait() such a tensor must not be written to; all others may, on a
+        device in the order of the current stream. Handles may be dropped."""
         if self.world_size <= 1:
             return []
         return _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors)
@@ -240,10 +274,14 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> Optional[Dict[Any, Any]]:
-        """The next dict that rank `src` (None: the previous) sends here. In a group of one rank, None."""
+        """
+        The next dict that rank `src` (None: the previous) sends here. In a group of one rank, None.
+        """
         if self.world_size == 1:
             return None
-        received, handles, postprocess = _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
+        received, handles, postprocess = _irecv_tensor_dict(
+            self, src, all_gather_group, all_gather_tensors
+        )
         for handle in handles:
             handle.wait()
         for function in postprocess:
@@ -256,8 +294,10 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> Tuple[Optional[Dict[Any, Any]], List[Handle], List[Callable[[], None]]]:
-        """The same as soon as the frame is there: (dict, handles, functions). The tensors that travel apart are whole
-        once the caller has waited for the handles and then called the functions."""
+        """
+        The same as soon as the frame is there: (dict, handles, functions). The tensors that travel
+        apart are whole once the caller has waited for the handles and then called the functions.
+        """
         if self.world_size == 1:
             return None, [], []
         return _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
@@ -277,7 +317,9 @@ def _isend_tensor_dict(
 ) -> List[Handle]:
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
     sender = _sender(group, dst)
-    divides = group.device_group is not None and isinstance(tensor_dict, dict)  # nested tensors go in the frame
+    divides = group.device_group is not None and isinstance(
+        tensor_dict, dict
+    )  # nested tensors go in the frame
     frame, apart = _apart.take_out(tensor_dict, sender, False) if divides else (tensor_dict, [])
     handles = [sender.isend(group.cpu_group, frame, SEND_TENSOR_DICT)]
     _forget_completed(sender.beside)
@@ -317,7 +359,9 @@ def _irecv_tensor_dict(
     return tensor_dict, handles, postprocess
 
 
-def _gathering(tensor_dict: Any, key: Any, part: Any, shape: Any, all_gather_group: Any) -> Callable[[], None]:
+def _gathering(
+    tensor_dict: Any, key: Any, part: Any, shape: Any, all_gather_group: Any
+) -> Callable[[], None]:
     def gather() -> None:
         tensor_dict[key] = all_gather_group.all_gather(part, dim=0).reshape(shape)
 
@@ -327,35 +371,48 @@ def _gathering(tensor_dict: Any, key: Any, part: Any, shape: Any, all_gather_gro
 class Group(GroupOperations):
     """The operations without a GroupCoordinator, for torch.distributed groups.
 
-    cpu_group: a group with a backend for the CPU, such as gloo; None: the default group. device_group: a group of the
-    same ranks, in the same order, for tensors that are not on the CPU; None: no such tensors.
-    Drop the Group, or call close() on all ranks, when the groups are destroyed.
+    cpu_group: a group with a backend for the CPU, such as gloo; None: the default group.
+    device_group: a group of the same ranks, in the same order, for tensors that are not on the CPU;
+    None: no such tensors. Drop the Group, or call close() on all ranks, when the groups are
+    destroyed.
     """
 
     def __init__(self, cpu_group: Any = None, device_group: Any = None) -> None:
         if cpu_group is None:
             cpu_group = dist.group.WORLD
             if cpu_group is None:
-                raise ValueError("there is no default group: call torch.distributed.init_process_group() first")
+                raise ValueError(
+                    "there is no default group: call torch.distributed.init_process_group() first"
+                )
         for name, group in ("cpu_group", cpu_group), ("device_group", device_group or cpu_group):
             if not isinstance(group, dist.ProcessGroup):
-                raise TypeError(f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}")
+                raise TypeError(
+                    f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}"
+                )
         self.cpu_group, self.device_group = cpu_group, device_group
         self.ranks = global_ranks(cpu_group)
         if device_group is not None and global_ranks(device_group) != self.ranks:
-            raise ValueError("device_group must have the same ranks as cpu_group, in the same order")
+            raise ValueError(
+                "device_group must have the same ranks as cpu_group, in the same order"
+            )
         self.world_size = len(self.ranks)
         self.rank_in_group = cpu_group.rank()
 
     def all_gather(self, input_: Any, dim: int = -1) -> Any:
-        """The tensors of all ranks, one after another along `dim`: for a Group that is an all_gather_group."""
+        """The tensors of all ranks, one after another along `dim`: for a Group that is an
+        all_gather_group."""
         if self.world_size == 1:
             return input_
-        group = self.device_group if self.device_group is not None and _apart.travels_apart(input_) else self.cpu_group
+        group = (
+            self.device_group
+            if self.device_group is not None and _apart.travels_apart(input_)
+            else self.cpu_group
+        )
         parts = [torch.empty_like(input_) for _ in self.ranks]
         dist.all_gather(parts, input_.contiguous(), group=group)
         return torch.cat(parts, dim)
 
     def close(self) -> None:
-        """Close this process's rings of the group. All ranks call close(); the next use makes new rings."""
+        """Close this process's rings of the group. All ranks call close(); the next use makes new
+        rings."""
         _broadcasts.close(self.cpu_group)

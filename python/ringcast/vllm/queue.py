@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's MessageQueue (shm_broadcast.py, 0.33) over a ring: one process sends objects, all readers receive each object.
+"""vLLM's MessageQueue (shm_broadcast.py, 0.33) over a ring: one process sends objects, all readers
+receive each object.
 
-    queue = MessageQueue(n_reader=2, n_local_reader=2)      # in the writer; hand queue.export_handle() to the readers
+    queue = MessageQueue(n_reader=2, n_local_reader=2)      # writer: gives export_handle() away
     queue = MessageQueue.create_from_handle(handle, rank)   # in each reader
     queue.wait_until_ready()                                # in all
-    queue.enqueue(obj)                                      # in the writer; every reader's dequeue() gives an equal one
+    queue.enqueue(obj)                                      # writer: every dequeue() gives one
 
-Differences from vLLM. A message takes only the bytes needed, in one ring of variable-length frames or, if large, in
-spill memory. max_chunk_bytes * max_chunks is a budget that can make the ring smaller, and bounds no message. Only
-messages for other machines go by a socket. Arrays and tensors arrive writable, as the receiver's own memory. A warning
-about a long wait names the rank that the call waits for.
+Differences from vLLM. A message takes only the bytes needed, in one ring of variable-length frames
+or, if large, in spill memory. max_chunk_bytes * max_chunks is a budget that can make the ring
+smaller, and bounds no message. Only messages for other machines go by a socket. Arrays and tensors
+arrive writable, as the receiver's own memory. A warning about a long wait names the rank that the
+call waits for.
 
-Errors. When a reader has died, the writer's next enqueue, or an enqueue that waits, raises ringcast.ReaderDied; so does
-each other reader once the earlier messages are received. All errors name the rank and its pid, and the queue is of no
-further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. In vLLM's
-executor the death of a worker also ends each wait for an answer, by ringcast.ReaderDied. When a reader is collected, or
-its process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
+Errors. When a reader has died, the writer's next enqueue, or an enqueue that waits, raises
+ringcast.ReaderDied; so does each other reader once the earlier messages are received. All errors
+name the rank and its pid, and the queue is of no further use. When the writer dies or exits, the
+readers raise ringcast.WriterGone, which names its pid. In vLLM's executor the death of a worker
+also ends each wait for an answer, by ringcast.ReaderDied. When a reader is collected, or its
+process exits in order, the reader has left, and no error is raised. shutdown() ends waits with
 RuntimeError("cancelled"); so does the exit of a process, for the waits of its other threads.
 """
 
@@ -36,8 +39,9 @@ from ringcast.vllm._endpoints import Receiver, Sender, load
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
 _EXECUTOR = "the executor"
-# What the process is in vLLM, by its first queue without a group: the executor first makes the queue
-# of calls; a worker first attaches to that queue, and is known by its rank there. None: no queue so far.
+# What the process is in vLLM, by its first queue without a group: the executor first makes the
+# queue of calls; a worker first attaches to that queue, and is known by its rank there. None: no
+# queue so far.
 _role: Union[int, str, None] = None
 
 
@@ -59,7 +63,10 @@ os.register_at_fork(after_in_child=_forget_role)
 
 @dataclasses.dataclass
 class Handle:
-    """What a reader needs to attach; to be pickled, by any means. The fields are vLLM's, but for the last one."""
+    """
+    What a reader needs to attach; to be pickled, by any means. The fields are vLLM's, but for the
+    last one.
+    """
 
     local_reader_ranks: List[int] = dataclasses.field(default_factory=list)
     #: the ring's handle; None: no reader is of the writer's machine
@@ -75,15 +82,18 @@ class Handle:
 
 
 class MessageQueue:
-    """One end of a queue: made by the constructor it is the writer's, by create_from_handle() a reader's.
+    """One end of a queue: made by the constructor it is the writer's, by create_from_handle() a
+    reader's.
 
-    n_reader: all readers; n_local_reader: the readers of this machine. local_reader_ranks: the ranks that the local
-    readers give to create_from_handle(), by default 0, 1, ...; every other rank is a remote reader. connect_ip: this
-    machine's address for remote readers; None: the environment's VLLM_HOST_IP, or the address of a route outwards.
-    max_chunk_bytes * max_chunks: the most bytes of the ring, rounded up to a power of two; ringcast.Writer's default is
-    another limit. max_chunks: the most messages that a reader on this machine may have left to receive; then enqueue()
-    waits. The size of a message is bounded by spill memory alone (RINGCAST_SPILL_BYTES).
-    enable_shm_tensor_arena: without effect, since no tensor goes through pickle.
+    n_reader: all readers; n_local_reader: the readers of this machine. local_reader_ranks: the
+    ranks that the local readers give to create_from_handle(), by default 0, 1, ...; every other
+    rank is a remote reader. connect_ip: this machine's address for remote readers; None: the
+    environment's VLLM_HOST_IP, or the address of a route outwards. max_chunk_bytes * max_chunks:
+    the most bytes of the ring, rounded up to a power of two; ringcast.Writer's default is another
+    limit. max_chunks: the most messages that a reader on this machine may have left to receive;
+    then enqueue() waits. The size of a message is bounded by spill memory alone
+    (RINGCAST_SPILL_BYTES). enable_shm_tensor_arena: without effect, since no tensor goes through
+    pickle.
 
     One thread at a time enqueues, or dequeues (RuntimeError); shutdown() comes from any thread.
     """
@@ -117,10 +127,17 @@ class MessageQueue:
         connect_ip: Optional[str] = None,
         sends_calls: bool = False,
     ) -> None:
-        """name: of the ring. sends_calls: to vLLM's workers. Other arguments as of the constructor."""
-        n_reader, n_local_reader = whole("n_reader", n_reader), whole("n_local_reader", n_local_reader)
+        """
+        name: of the ring. sends_calls: to vLLM's workers. Other arguments as of the constructor.
+        """
+        n_reader, n_local_reader = (
+            whole("n_reader", n_reader),
+            whole("n_local_reader", n_local_reader),
+        )
         if not 0 <= n_local_reader <= n_reader:
-            raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
+            raise ValueError(
+                f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}"
+            )
         given = range(n_local_reader) if local_reader_ranks is None else local_reader_ranks
         ranks = [whole("each of local_reader_ranks", rank) for rank in given]
         assert len(ranks) == n_local_reader, (
@@ -129,7 +146,10 @@ class MessageQueue:
         if len(set(ranks)) < len(ranks):
             raise ValueError(f"local_reader_ranks has a rank twice: {ranks}")
         if whole("max_chunk_bytes", max_chunk_bytes) < 1 or whole("max_chunks", max_chunks) < 1:
-            raise ValueError(f"max_chunk_bytes and max_chunks must be above 0, not {max_chunk_bytes} and {max_chunks}")
+            raise ValueError(
+                f"max_chunk_bytes and max_chunks must be above 0, not {max_chunk_bytes} and "
+                f"{max_chunks}"
+            )
         self.n_local_reader = n_local_reader
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
@@ -140,8 +160,13 @@ class MessageQueue:
             self.handle.buffer_handle, self.handle.place = end.ring.handle, containers.here()
         if self.n_remote_reader:
             connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
-            end.link = load("zmq_hub").ZmqHub(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
-            self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.link.address, end.link.ipv6
+            end.link = load("zmq_hub").ZmqHub(
+                end.ring.handle, self.n_remote_reader, connect_ip, end.lose
+            )
+            self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = (
+                end.link.address,
+                end.link.ipv6,
+            )
         self._own(end)
 
     @classmethod
@@ -155,19 +180,26 @@ class MessageQueue:
     def _attach(cls, handle: Handle, rank: int) -> "MessageQueue":
         self = cls.__new__(cls)
         if not hasattr(handle, "local_reader_ranks"):
-            raise TypeError(f"handle must be what export_handle() gives, not {type(handle).__name__}")
+            raise TypeError(
+                f"handle must be what export_handle() gives, not {type(handle).__name__}"
+            )
         rank = whole("rank", rank)
         self.handle = handle
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
-                raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
+                raise ValueError(
+                    f"the handle has local readers, {handle.local_reader_ranks}, but no ring"
+                )
             end = containers.attach(handle.buffer_handle, rank, handle.place)
         elif handle.remote_subscribe_addr is not None:
-            link = load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
+            link = load("zmq_transport").ReaderLink(
+                handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank
+            )
             end = Receiver(link.reader, link)
         else:
             raise ValueError(
-                f"rank {rank} is no reader of this queue: its local_reader_ranks are {handle.local_reader_ranks}, and "
+                f"rank {rank} is no reader of this queue: its local_reader_ranks are "
+                f"{handle.local_reader_ranks}, and "
                 "it has no remote readers"
             )
         self._own(end, rank)
@@ -180,12 +212,15 @@ class MessageQueue:
         self._is_remote_reader = rank is not None and (end.link is not None or end.ring is None)
         self._is_local_reader = rank is not None and not self._is_remote_reader
         self.local_reader_rank = (
-            self.handle.local_reader_ranks.index(rank) if rank is not None and self._is_local_reader else -1
+            self.handle.local_reader_ranks.index(rank)
+            if rank is not None and self._is_local_reader
+            else -1
         )
         self.shutting_down = False
         #: has close(linger); None: all is on this machine
         self.remote_socket = end.link
-        # vLLM never closes a MessageQueue. A child of multiprocessing exits without atexit's functions.
+        # vLLM never closes a MessageQueue. A child of multiprocessing exits without atexit's
+        # functions.
         multiprocessing.util.Finalize(self, end.close, exitpriority=0)
 
     def export_handle(self) -> Handle:
@@ -200,15 +235,19 @@ class MessageQueue:
     def enqueue(self, obj: Any, timeout: Optional[float] = None) -> None:
         """Send `obj` to every reader. timeout: seconds to wait for room, None for ever.
 
-        The call also waits for readers that have not attached yet. TimeoutError: nothing was sent; the text names the
-        blocker. Other errors as in this module's docstring, or of ringcast.Writer.send.
+        The call also waits for readers that have not attached yet. TimeoutError: nothing was sent;
+        the text names the blocker. Other errors as in this module's docstring, or of
+        ringcast.Writer.send.
         """
         self._end.enqueue(obj, timeout)
 
     def dequeue(self, timeout: Optional[float] = None, indefinite: bool = False) -> Any:
-        """Receive the next object. timeout: seconds, None for ever. indefinite: no warning for a long wait.
+        """
+        Receive the next object. timeout: seconds, None for ever. indefinite: no warning for a long
+        wait.
 
-        TimeoutError: nothing came. Other errors as in this module's docstring, or of ringcast.Reader.recv.
+        TimeoutError: nothing came. Other errors as in this module's docstring, or of
+        ringcast.Reader.recv.
         """
         return self._end.dequeue(timeout, indefinite)
 
@@ -220,20 +259,25 @@ class MessageQueue:
         return self._end.dequeue(None, False)
 
     def wait_until_ready(self) -> None:
-        """Collective: return when all readers are attached. ringcast.ReaderDied, WriterGone: a process is dead."""
+        """
+        Collective: return when all readers are attached. ringcast.ReaderDied, WriterGone: a process
+        is dead.
+        """
         try:
             self._end.wait_until_ready()
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
 
     def shutdown(self) -> None:
-        """End the wait of another thread, and every later wait, by RuntimeError("cancelled"). Messages in the ring can
-        still be received. Any thread, any number of times."""
+        """
+        End the wait of another thread, and every later wait, by RuntimeError("cancelled"). Messages
+        in the ring can still be received. Any thread, any number of times.
+        """
         self.shutting_down = True
         with contextlib.suppress(ValueError):  # the ring is closed
             self._end.cancel()
 
-    # ---- In a group --------------------------------------------------------------------------------------------------
+    # ---- In a group ------------------------------------------------------------------------------
 
     @classmethod
     def create_from_process_group(
@@ -247,14 +291,17 @@ class MessageQueue:
     ) -> "MessageQueue":
         """Collective: this rank's end of a queue. The writer is `writer_rank`, a rank in the group.
 
-        pg: a ProcessGroup for CPU tensors, or an object with rank, world_size and broadcast_obj(obj, src).
-        external_writer_handle: of another process's queue; `writer_rank` passes the handle on and is a reader too.
-        blocking: wait until all are ready; else each rank calls wait_until_ready().
+        pg: a ProcessGroup for CPU tensors, or an object with rank, world_size and
+        broadcast_obj(obj, src). external_writer_handle: of another process's queue; `writer_rank`
+        passes the handle on and is a reader too. blocking: wait until all are ready; else each rank
+        calls wait_until_ready().
         """
         ranks = Ranks(pg)
         everyone = range(ranks.size)
         if writer_rank not in everyone:
-            raise ValueError(f"writer_rank is a rank in the group, from 0 to {ranks.size - 1}, not {writer_rank}")
+            raise ValueError(
+                f"writer_rank is a rank in the group, from 0 to {ranks.size - 1}, not {writer_rank}"
+            )
         near = containers.who_attaches(ranks, [writer_rank], everyone)[writer_rank]
         near.remove(writer_rank)
 
@@ -267,22 +314,34 @@ class MessageQueue:
             return cls._named(name, ranks.size - 1, len(near), near, max_chunk_bytes, max_chunks)
 
         made, handles = ranks.all_or_none(make, lambda queue: queue and queue.handle)
-        queue, _ = ranks.all_or_none(lambda: made or cls._attach(handles[writer_rank], ranks.rank), lambda queue: None)
+        queue, _ = ranks.all_or_none(
+            lambda: made or cls._attach(handles[writer_rank], ranks.rank), lambda queue: None
+        )
         if blocking:
             queue.wait_until_ready()
         return queue
 
     @classmethod
     def create_from_process_group_single_reader(
-        cls, pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0, blocking: bool = False
+        cls,
+        pg: Any,
+        max_chunk_bytes: int,
+        max_chunks: int,
+        reader_rank: int = 0,
+        blocking: bool = False,
     ) -> Tuple["MessageQueue", List[Handle]]:
-        """Collective: each rank of a group is the writer of a queue with one reader, a process on the machine of
-        `reader_rank`, a global rank. Returns this rank's queue and, on `reader_rank`, the handles by rank in the group;
-        elsewhere []. The reader calls create_from_handle(handle, 0), or with -1 if the handle has no
-        local_reader_ranks."""
+        """
+        Collective: each rank of a group is the writer of a queue with one reader, a process on the
+        machine of `reader_rank`, a global rank. Returns this rank's queue and, on `reader_rank`,
+        the handles by rank in the group; elsewhere []. The reader calls create_from_handle(handle,
+        0), or with -1 if the handle has no local_reader_ranks.
+        """
         ranks = Ranks(pg)
         if reader_rank not in ranks.globally:
-            raise ValueError(f"reader_rank is a global rank of the group, one of {ranks.globally}, not {reader_rank}")
+            raise ValueError(
+                f"reader_rank is a global rank of the group, one of {ranks.globally}, not "
+                f"{reader_rank}"
+            )
         reader = ranks.globally.index(reader_rank)
         near = len(containers.who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
         queue, handles = ranks.all_or_none(

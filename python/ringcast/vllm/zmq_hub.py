@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The relay of a MessageQueue (ringcast._group.relay), over ZeroMQ.
 
-    hub = ZmqHub(writer.handle, 2, None, print)    # in the writer's process; give hub.address to the readers
+    hub = ZmqHub(writer.handle, 2, None, print)  # in the writer's process; readers take hub.address
     link = ReaderLink(hub.address, hub.ipv6, 3)    # on another machine, in the process of rank 3
     hub.wait(60)                                   # until both remote readers are there
     writer.send(...)                               # link.reader.recv() returns it
 
-A machine gets each frame once: the machine's first reader relays into a new ring, and the other readers there attach to
-that ring. Which processes share a machine is found by trying: a newcomer gets the rings of the relays, attaches to a
-ring if possible, or becomes a relay. Newcomers decide in turn; else two processes of a machine could both become
-relays.
+A machine gets each frame once: the machine's first reader relays into a new ring, and the other
+readers there attach to that ring. Which processes share a machine is found by trying: a newcomer
+gets the rings of the relays, attaches to a ring if possible, or becomes a relay. Newcomers decide
+in turn; else two processes of a machine could both become relays.
 
-    newcomer -> hub                                     hub -> newcomer
-    H  hello: rank, pid, host                           W  welcome: the relays' rings, the ring's size
-    S  served: by the ring of this relay                D  done: the newcomer is counted
-    R  relay: has made this ring                        N  no: why not
+    newcomer -> hub                                 hub -> newcomer
+    H  hello: rank, pid, host                       W  welcome: the relays' rings, the ring's size
+    S  served: by the ring of this relay            D  done: the newcomer is counted
+    R  relay: has made this ring                    N  no: why not
 
-The two sides know each other by the address, which has a secret. ZeroMQ's handshake asks for the secret, and nothing
-of a connection without it is kept: the hub's public key with CURVE, ZeroMQ's encryption, so that no third party can
-read or forge the messages, or a password with PLAIN, without encryption: for the Unix socket, and where RINGCAST_CURVE
-is 0 in the writer's environment, for a private network. Encryption takes a core about 2 ms per MiB on either side,
-seven times the cost of plain sending, and 4 µs for a small message. A listener over TCP lets in only so many
-connections at a time that have not shown the secret (_Gate).
+The two sides know each other by the address, which has a secret. ZeroMQ's handshake asks for the
+secret, and nothing of a connection without it is kept: the hub's public key with CURVE, ZeroMQ's
+encryption, so that no third party can read or forge the messages, or a password with PLAIN, without
+encryption: for the Unix socket, and where RINGCAST_CURVE is 0 in the writer's environment, for a
+private network. Encryption takes a core about 2 ms per MiB on either side, seven times the cost of
+plain sending, and 4 µs for a small message. A listener over TCP lets in only so many connections at
+a time that have not shown the secret (_Gate).
 
-The hub notices a killed process at once, and after RINGCAST_HEARTBEAT seconds (default 5, in the environment of each
-side) a silent machine, a killed process with connections in a forked child, and a stopped process, which counts as
-dead.
+The hub notices a killed process at once, and after RINGCAST_HEARTBEAT seconds (default 5, in the
+environment of each side) a silent machine, a killed process with connections in a forked child, and
+a stopped process, which counts as dead.
 """
 
 import collections
@@ -55,7 +56,11 @@ _SMALL_BYTES = 1 << 16
 _KEPT_MESSAGES = 128
 _IPC = "ipc://"
 _HUB_EVENTS = (
-    zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
 )
 # How many connections beside the readers' may come over TCP without the secret in so many seconds,
 # after which ZeroMQ ends a handshake.
@@ -78,7 +83,9 @@ class _Gate:
     def __init__(self, descriptor: int, most: int) -> None:
         self._listener = socket.socket(fileno=above_the_streams(os.dup(descriptor)))
         self._most = most
-        self._leave: Deque[float] = collections.deque()  # when each of them is over, whether closed before or not
+        self._leave: Deque[float] = (
+            collections.deque()
+        )  # when each of them is over, whether closed before or not
         self._is_shut = False
 
     def came(self) -> None:
@@ -122,7 +129,9 @@ class _Process(Peer):
         self.served: List[Person] = []
 
     def __str__(self) -> str:
-        others = f", which receives for {', '.join(map(str, self.served))} too" if self.served else ""
+        others = (
+            f", which receives for {', '.join(map(str, self.served))} too" if self.served else ""
+        )
         return f"{self.name}{others}"
 
     def describe_loss(self, why: str) -> str:
@@ -132,12 +141,14 @@ class _Process(Peer):
 class ZmqHub(Hub):
     """Forwards the frames of the ring of `handle`, from now on, to readers on other machines.
 
-    remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this machine to listen
-    at; None: the address that a route outwards would use; ipc://PATH: readers of this machine come by a socket in the
-    file system, without CURVE, and the path goes when all have come. lost: as of Hub. address: for ReaderLink(); with
-    the address a process can read all messages: keep the address secret like a password.
+    remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this
+    machine to listen at; None: the address that a route outwards would use; ipc://PATH: readers of
+    this machine come by a socket in the file system, without CURVE, and the path goes when all have
+    come. lost: as of Hub. address: for ReaderLink(); with the address a process can read all
+    messages: keep the address secret like a password.
 
-    zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or RINGCAST_HEARTBEAT.
+    zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or
+    RINGCAST_HEARTBEAT.
     """
 
     linger_seconds = 5.0
@@ -148,7 +159,11 @@ class ZmqHub(Hub):
         return zmq.Frame(data, copy=True)
 
     def __init__(
-        self, handle: str, remote_readers: int, connect_ip: Optional[str], lost: Callable[[str], None]
+        self,
+        handle: str,
+        remote_readers: int,
+        connect_ip: Optional[str],
+        lost: Callable[[str], None],
     ) -> None:
         if remote_readers < 1:
             raise ValueError(f"remote_readers must be 1 or more, not {remote_readers}")
@@ -199,7 +214,8 @@ class ZmqHub(Hub):
         except zmq.ZMQError as error:
             raise zmq.ZMQError(  # vLLM's error, with more words
                 error.errno,
-                f"connect_ip (or VLLM_HOST_IP) must be an address of this machine that the remote readers reach, and "
+                f"connect_ip (or VLLM_HOST_IP) must be an address of this machine that the remote "
+                f"readers reach, and "
                 f"{ip!r} can't be listened at: {error.strerror}",
             ) from None
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -233,15 +249,21 @@ class ZmqHub(Hub):
 
     def connected(self) -> List[Person]:
         relays = list(self._peers)
-        return sorted([relay.name for relay in relays] + [one for relay in relays for one in list(relay.served)])
+        return sorted(
+            [relay.name for relay in relays]
+            + [one for relay in relays for one in list(relay.served)]
+        )
 
     def wait(self, timeout: Optional[float] = None) -> None:
         """Wait until all remote readers are connected.
 
-        TimeoutError: some are missing. ringcast.ReaderDied: a reader has died. RuntimeError("cancelled"): close().
+        TimeoutError: some are missing. ringcast.ReaderDied: a reader has died.
+        RuntimeError("cancelled"): close().
         """
         with self.changed:
-            self.changed.wait_for(lambda: self.complete or self.over or self.trouble or self._close_by, timeout)
+            self.changed.wait_for(
+                lambda: self.complete or self.over or self.trouble or self._close_by, timeout
+            )
             if self.complete:
                 return
             if self.over or self._close_by is not None:
@@ -250,16 +272,23 @@ class ZmqHub(Hub):
                 raise ringcast.ReaderDied(errno.EOWNERDEAD, self.trouble)
         there = self.connected()
         raise TimeoutError(
-            f"{len(there)} of {self.wanted} remote readers have connected to {self.address.partition('#')[0]} within "
-            f"{timeout} s; {self.wanted - len(there)} are missing, there are: {', '.join(map(str, there)) or 'none'}. "
+            f"{len(there)} of {self.wanted} remote readers have connected to "
+            f"{self.address.partition('#')[0]} within "
+            f"{timeout} s; {self.wanted - len(there)} are missing, there are: "
+            f"{', '.join(map(str, there)) or 'none'}. "
             "The output of the missing processes says why"
         )
 
     def describe(self) -> str:
         """The connected readers, and how many bytes each machine is behind."""
-        parts = [f"{relay}: {relay.sent - relay.acknowledged} bytes behind" for relay in list(self._peers)]
+        parts = [
+            f"{relay}: {relay.sent - relay.acknowledged} bytes behind"
+            for relay in list(self._peers)
+        ]
         if not self.complete:
-            parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet")
+            parts.append(
+                f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet"
+            )
         return "; ".join(parts) or "no remote reader is connected any more"
 
     def close(self, linger: Optional[float] = None) -> None:
@@ -334,11 +363,16 @@ class ZmqHub(Hub):
                 continue
             self._connections.discard(descriptor)
             # Messages from before the loss come first.
-            self._gone += [process for process in self._processes.values() if process.descriptor == descriptor]
+            self._gone += [
+                process for process in self._processes.values() if process.descriptor == descriptor
+            ]
 
     def _answer_zap(self) -> None:
-        """ZeroMQ asks for each connection. At "400", the usual refusal, ZeroMQ leaves the end of the connection to the
-        other side, for as long as a handshake may take; at an answer that is none ZeroMQ ends it at once."""
+        """
+        ZeroMQ asks for each connection. At "400", the usual refusal, ZeroMQ leaves the end of the
+        connection to the other side, for as long as a handshake may take; at an answer that is none
+        ZeroMQ ends it at once.
+        """
         for _ in range(TURN_HEARD):
             try:
                 asked = self._zap.recv_multipart(zmq.NOBLOCK)
@@ -395,9 +429,18 @@ class ZmqHub(Hub):
 
     def _offer(self, process: _Process) -> None:
         info = self._reader.info()
-        words = {"capacity": info.capacity, "spill": info.spill_bytes, "readers": self.wanted, "name": info.name}
+        words = {
+            "capacity": info.capacity,
+            "spill": info.spill_bytes,
+            "readers": self.wanted,
+            "name": info.name,
+        }
         handles = [relay.handle for relay in self._peers]
-        self._send(process, b"W", pack_words(relays=handles, pid=os.getpid(), host=socket.gethostname(), **words))
+        self._send(
+            process,
+            b"W",
+            pack_words(relays=handles, pid=os.getpid(), host=socket.gethostname(), **words),
+        )
 
     def _understand(self, peer: Any, letter: bytes, body: Any) -> None:
         if peer.handle:
@@ -427,7 +470,9 @@ class ZmqHub(Hub):
             self.changed.notify_all()
         if self.complete:
             self._remove_path()
-        self._send(process, b"D")  # last: after this answer the owner may close the hub, and all frames must cross
+        self._send(
+            process, b"D"
+        )  # last: after this answer the owner may close the hub, and all frames must cross
         self._serve_next()
 
     # ---- Departures ----
@@ -459,5 +504,9 @@ def _unpack_hello(body: bytes) -> Tuple[Person, str]:
     person = Person(words["rank"], words["pid"], printable(words["host"], 64))
     if (words["protocol"], words["version"]) != (transport.PROTOCOL, ringcast.__version__):
         theirs = printable(words["version"], 40)
-        return person, f"ringcast is {theirs} there, but {ringcast.__version__} here: it must be the same version"
+        return (
+            person,
+            f"ringcast is {theirs} there, but {ringcast.__version__} here: it must be the same "
+            f"version",
+        )
     return person, ""

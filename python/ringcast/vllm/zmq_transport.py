@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay's messages (ringcast._group.relay) over ZeroMQ: addresses, sockets, and a reader's side. zmq_hub.py has the
-writer's side."""
+"""
+The relay's messages (ringcast._group.relay) over ZeroMQ: addresses, sockets, and a reader's side.
+zmq_hub.py has the writer's side.
+"""
 
 import contextlib
 import errno
@@ -17,7 +19,9 @@ try:
     from zmq.utils import z85 as z85
     from zmq.utils.monitor import recv_monitor_message
 except ImportError as error:
-    raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from error
+    raise ImportError(
+        "a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq"
+    ) from error
 
 import ringcast
 from ringcast._allowed import printable
@@ -43,7 +47,7 @@ _ADDRESS = re.compile(r"(tcp://[^#]+:\d+|ipc:///[^#]+)#([0-9a-f]{32}|[0-9a-f]{64
 OUT_OF_REACH = "has died, or its machine can't be reached any more"
 
 
-# ---- Names, addresses and sockets ------------------------------------------------------------------------------------
+# ---- Names, addresses and sockets ----------------------------------------------------------------
 
 
 class Person(NamedTuple):
@@ -81,7 +85,8 @@ def parse_address(text: str) -> Address:
     found = _ADDRESS.fullmatch(text)
     if found is None:
         raise ValueError(
-            f"not the address of a writer (tcp://ip:port#secret, of this version of ringcast): {text[:100]!r}"
+            f"not the address of a writer (tcp://ip:port#secret, of this version of ringcast): "
+            f"{text[:100]!r}"
         )
     return Address(found[1], found[2])
 
@@ -130,7 +135,7 @@ def wait_for(ways: List[Any], milliseconds: int) -> List[Any]:
     return [way for way, _ in zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)]
 
 
-# ---- A reader's side -------------------------------------------------------------------------------------------------
+# ---- A reader's side -----------------------------------------------------------------------------
 
 
 class Connection:
@@ -164,12 +169,18 @@ class Connection:
         return self._lost
 
     def send(self, letter: bytes, body: bytes = b"") -> None:
-        """The monitor reports a hub out of reach: after damage the socket may have no connection."""
+        """
+        The monitor reports a hub out of reach: after damage the socket may have no connection.
+        """
         with contextlib.suppress(zmq.Again):
             self.sock.send(letter + body)
 
     def poll(self, descriptors: List[int], milliseconds: int, listens: bool) -> List[Any]:
-        ways = [*descriptors, *([self.sock] if listens else []), *([] if self._lost else [self.monitor])]
+        ways = [
+            *descriptors,
+            *([self.sock] if listens else []),
+            *([] if self._lost else [self.monitor]),
+        ]
         ready = wait_for(ways, milliseconds)
         self.lost()
         return ready
@@ -188,7 +199,8 @@ class Connection:
         return letter, parts[0].buffer[1:], parts[-1].buffer
 
     def ask(self, letter: bytes, body: bytes) -> "Asking":
-        """Send a message, and return the answer: letter and words. Yields as long as there is no answer."""
+        """Send a message, and return the answer: letter and words. Yields as long as there is no
+        answer."""
         self.send(letter, body)
         while True:
             try:
@@ -196,7 +208,8 @@ class Connection:
             except Lost:
                 raise ringcast.WriterGone(
                     errno.EPIPE,
-                    f"there is no writer at {self.address.endpoint}, or it does not speak as its address says: has it "
+                    f"there is no writer at {self.address.endpoint}, or it does not speak as its "
+                    f"address says: has it "
                     "ended? Is the address that of this run?",
                 ) from None
             if answer is not None:
@@ -220,7 +233,15 @@ def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
     if letter == b"D":
         return letter, {}
     if letter == b"W":
-        kinds = {"relays": list, "capacity": int, "spill": int, "readers": int, "name": str, "pid": int, "host": str}
+        kinds = {
+            "relays": list,
+            "capacity": int,
+            "spill": int,
+            "readers": int,
+            "name": str,
+            "pid": int,
+            "host": str,
+        }
         return letter, unpack_words(body, **kinds)
     if letter in (b"E", b"N"):
         return letter, unpack_words(body, why=str)
@@ -236,15 +257,23 @@ def _attach(handles: Any, rank: int) -> Optional[ringcast.Reader]:
 
 
 def _make_ring(words: Dict[str, Any]) -> ringcast.Writer:
-    """As large as the writer's. A dead reader blocks no frame: the relay reports the death to the hub."""
+    """
+    As large as the writer's. A dead reader blocks no frame: the relay reports the death to the hub.
+    """
     readers, name = max(64, words["readers"]), relay_of(words["name"])
     try:
-        return config.make_writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict", name=name)
-    except ringcast.Error:  # this machine has less memory: the relay reports a frame that does not fit
+        return config.make_writer(
+            words["capacity"], readers, spill_bytes=words["spill"], on_death="evict", name=name
+        )
+    except (
+        ringcast.Error
+    ):  # this machine has less memory: the relay reports a frame that does not fit
         return config.make_writer(words["capacity"], readers, on_death="evict", name=name)
 
 
-def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: Dict[str, Any]) -> Relay:
+def _relay(
+    connection: Connection, writer: ringcast.Writer, rank: int, welcome: Dict[str, Any]
+) -> Relay:
     def announce(text: str, died: bool) -> None:
         writer.send_error(text, 0)
 
@@ -256,14 +285,14 @@ def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: 
 class ReaderLink:
     """The side of a reader on another machine: `reader` receives the writer's frames.
 
-    address, ipv6: of the ZmqHub. rank: the reader's name in errors. waits: whether the constructor calls join(); else
-    the caller does, until join() returns True.
+    address, ipv6: of the ZmqHub. rank: the reader's name in errors. waits: whether the constructor
+    calls join(); else the caller does, until join() returns True.
 
-    ValueError: an invalid address. TimeoutError: no answer to the constructor within ANSWER_SECONDS. Other errors as of
-    join().
+    ValueError: an invalid address. TimeoutError: no answer to the constructor within
+    ANSWER_SECONDS. Other errors as of join().
 
-    When the writer closes, `reader` drains and raises WriterGone; when the writer dies or is out of reach,
-    ringcast.SendError, which names the writer, and then WriterGone.
+    When the writer closes, `reader` drains and raises WriterGone; when the writer dies or is out of
+    reach, ringcast.SendError, which names the writer, and then WriterGone.
     """
 
     def __init__(self, address: str, ipv6: bool, rank: int, waits: bool = True) -> None:
@@ -274,7 +303,8 @@ class ReaderLink:
         try:
             if waits and not self.join(ANSWER_SECONDS):
                 raise TimeoutError(
-                    f"the writer at {self._connection.address.endpoint} has not answered within {ANSWER_SECONDS} s: is "
+                    f"the writer at {self._connection.address.endpoint} has not answered within "
+                    f"{ANSWER_SECONDS} s: is "
                     "its process stopped, or does a firewall stand between?"
                 )
         except BaseException:
@@ -282,22 +312,28 @@ class ReaderLink:
             raise
 
     def join(self, seconds: Optional[float], wake: Sequence[int] = ()) -> bool:
-        """Go on until the reader is attached (True), until the seconds are over, or until a descriptor of `wake` is
-        readable. seconds: None for ever. After an error there is only close().
+        """
+        Go on until the reader is attached (True), until the seconds are over, or until a descriptor
+        of `wake` is readable. seconds: None for ever. After an error there is only close().
 
-        ringcast.WriterGone: no writer is there. ConnectionRefusedError: the writer's side refuses this process, and
-        says why.
+        ringcast.WriterGone: no writer is there. ConnectionRefusedError: the writer's side refuses
+        this process, and says why.
         """
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         while next(self._steps, self) is None:  # the default: the last step is done
             left = max(0.0, deadline - time.monotonic())
-            ready = self._connection.poll([*wake], -1 if left == math.inf else math.ceil(1000 * left), True)
+            ready = self._connection.poll(
+                [*wake], -1 if left == math.inf else math.ceil(1000 * left), True
+            )
             if not left or any(descriptor in ready for descriptor in wake):
                 return False
         return True
 
     def _join(self, connection: Connection, rank: int) -> Generator[None, None, None]:
-        """Attach to the ring of this machine's relay, or become the relay. Yields as long as an answer is missing."""
+        """
+        Attach to the ring of this machine's relay, or become the relay. Yields as long as an answer
+        is missing.
+        """
         letter, words = yield from connection.ask(b"H", _pack_hello(me(rank)))
         with contextlib.ExitStack() as undo:
             while letter == b"W":
@@ -317,13 +353,18 @@ class ReaderLink:
                     else:
                         self._relay = _relay(connection, writer, rank, welcome)
                     return
-                undo.close()  # the relay has left meanwhile, and the hub welcomes this process again
+                # the relay has left meanwhile, and the hub welcomes this process again
+                undo.close()
         why = printable(str(words.get("why")), 500)
-        raise ConnectionRefusedError(f"the writer's side, at {connection.address.endpoint}, refuses: {why}")
+        raise ConnectionRefusedError(
+            f"the writer's side, at {connection.address.endpoint}, refuses: {why}"
+        )
 
     def close(self, linger: Optional[float] = None) -> None:
-        """If this process is the relay, the machine's other readers drain and raise SendError. linger: as of
-        ZmqHub.close(), without effect."""
+        """
+        If this process is the relay, the machine's other readers drain and raise SendError. linger:
+        as of ZmqHub.close(), without effect.
+        """
         if self.reader is None:
             self._steps.close()
             self._connection.close()

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For pytest, in vLLM's own tests: puts ringcast in place before they are collected, and writes each test's outcome.
+"""
+For pytest, in vLLM's own tests: puts ringcast in place before they are collected, and writes each
+test's outcome.
 
-COMPAT_OUTCOMES: the file that gets a line of JSON for each test. COMPAT_WITH: ringcast, or else vLLM as it is.
-COMPAT_STAND_INS: gives our queue the private attributes that some tests set, so that the rest of them can be judged.
+COMPAT_OUTCOMES: the file that gets a line of JSON for each test. COMPAT_WITH: ringcast, or else
+vLLM as it is. COMPAT_STAND_INS: gives our queue the private attributes that some tests set, so that
+the rest of them can be judged.
 """
 
 import json

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that makes the calls which SGLang makes of broadcast_pyobj, and hashes features, as SGLang is or with
-ringcast in place. Prints a line of JSON for each case: what it came to here.
+"""
+One rank that makes the calls which SGLang makes of broadcast_pyobj, and hashes features, as SGLang
+is or with ringcast in place. Prints a line of JSON for each case: what it came to here.
 
 python sglang_callers.py ringcast|sglang STORE RANK WORLD
 """
@@ -46,7 +47,11 @@ class Abort:
 def requests(count):
     rng = np.random.default_rng(count)
     return [
-        Request(f"request {i}", list(range(i, i + 40)), torch.from_numpy(rng.standard_normal((i + 1, 5))))
+        Request(
+            f"request {i}",
+            list(range(i, i + 40)),
+            torch.from_numpy(rng.standard_normal((i + 1, 5))),
+        )
         for i in range(count)
     ]
 
@@ -56,7 +61,11 @@ PAYLOADS = {
     "one request": requests(1),
     "256 requests": requests(256),
     "a class without a dataclass": [Abort("x"), None, {"deep": [1, (2, {3})]}],
-    "NumPy and torch": [np.arange(12).reshape(3, 4), torch.arange(6, dtype=torch.bfloat16), np.float32(1.5)],
+    "NumPy and torch": [
+        np.arange(12).reshape(3, 4),
+        torch.arange(6, dtype=torch.bfloat16),
+        np.float32(1.5),
+    ],
     "8 MiB": [torch.arange(1 << 20, dtype=torch.int64)],
 }
 
@@ -67,7 +76,9 @@ def summary(value):
         digest = hashlib.sha256(repr(value.tolist()).encode()).hexdigest()[:12]
         return f"tensor {value.dtype} {list(value.shape)} {digest}"
     if isinstance(value, np.ndarray):
-        return f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()[:12]}"
+        return (
+            f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()[:12]}"
+        )
     if isinstance(value, (list, tuple, set)):
         return f"{type(value).__name__} {[summary(item) for item in value]}"
     if isinstance(value, dict):
@@ -82,9 +93,13 @@ def summary(value):
 def cut_out(file, name, names):
     """A function, or a class's method, of a file of SGLang's; `names` are all that it may use."""
     tree = ast.parse((SOURCES / file).read_text())
-    (found,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+    (found,) = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
     found.decorator_list = []
-    code = compile(ast.Module([found], []), str(file), "exec", flags=__future__.annotations.compiler_flag)
+    code = compile(
+        ast.Module([found], []), str(file), "exec", flags=__future__.annotations.compiler_flag
+    )
     scope = {"Optional": Optional, "List": List, **names}
     exec(code, scope)
     return scope[name]
@@ -108,19 +123,28 @@ def mine(groups):
 
 
 def payloads(world):
-    """The functions themselves, in both of SGLang's modules, from each rank, in the default group and in others."""
+    """
+    The functions themselves, in both of SGLang's modules, from each rank, in the default group and
+    in others.
+    """
     rank = dist.get_rank()
     for module in common, gen_utils:
         short = module.__name__.replace("sglang.", "")
         for name, value in PAYLOADS.items():
             yield (
                 f"{short}: {name}",
-                [module.broadcast_pyobj(value if rank == src else [], rank, src=src) for src in range(world)],
+                [
+                    module.broadcast_pyobj(value if rank == src else [], rank, src=src)
+                    for src in range(world)
+                ],
             )
         halves = mine([group(list(range(world // 2))), group(list(range(world // 2, world)))])
         last = halves.ranks[-1]
         value = requests(3 + last) if rank == last else None
-        yield f"{short}: in a half, from its last", module.broadcast_pyobj(value, rank, halves.cpu_group, last, False)
+        yield (
+            f"{short}: in a half, from its last",
+            module.broadcast_pyobj(value, rank, halves.cpu_group, last, False),
+        )
 
 
 def receiver(world):
@@ -141,8 +165,14 @@ def receiver(world):
         "broadcast_pyobj": common.broadcast_pyobj,
         "attn_cp_tp_broadcast_pyobj": communication.attn_cp_tp_broadcast_pyobj,
     }
-    names.update(dict.fromkeys(["TokenizedGenerateReqInput", "TokenizedEmbeddingReqInput"], Request))
-    names.update(dict.fromkeys(["BatchTokenizedGenerateReqInput", "BatchTokenizedEmbeddingReqInput"], Request))
+    names.update(
+        dict.fromkeys(["TokenizedGenerateReqInput", "TokenizedEmbeddingReqInput"], Request)
+    )
+    names.update(
+        dict.fromkeys(
+            ["BatchTokenizedGenerateReqInput", "BatchTokenizedEmbeddingReqInput"], Request
+        )
+    )
     file = "srt/managers/scheduler_components/request_receiver.py"
     split = cut_out(file, "_split_work_and_control_reqs", names)
     broadcast = cut_out(file, "_broadcast_reqs_across_ranks", names)
@@ -152,7 +182,11 @@ def receiver(world):
         yield f"request_receiver, turn {turn}", broadcast(this, here)
     parallel.attn_dp_enabled = True
     for parallel.enable_dp_attention_local_control_broadcast in False, True:
-        here = [*requests(2), Abort("a")] if tensor.rank_in_group == context.rank_in_group == 0 else None
+        here = (
+            [*requests(2), Abort("a")]
+            if tensor.rank_in_group == context.rank_in_group == 0
+            else None
+        )
         local = parallel.enable_dp_attention_local_control_broadcast
         yield f"request_receiver, attention DP, local control {local}", broadcast(this, here)
 
@@ -172,36 +206,56 @@ def others(world):
     everyone = group(list(range(world)))
     # srt/distributed/communication_op.py, as scheduler_pp_mixin.py calls it
     shards(world)
-    yield "attn_cp_tp_broadcast_pyobj", communication.attn_cp_tp_broadcast_pyobj(requests(5) if rank == 0 else None)
+    yield (
+        "attn_cp_tp_broadcast_pyobj",
+        communication.attn_cp_tp_broadcast_pyobj(requests(5) if rank == 0 else None),
+    )
     # srt/managers/tp_worker.py: every rank gives its own, the first one's counts
-    yield "tp_worker: the seed", common.broadcast_pyobj([rank + 42], rank, everyone.cpu_group, src=0)[0]
+    yield (
+        "tp_worker: the seed",
+        common.broadcast_pyobj([rank + 42], rank, everyone.cpu_group, src=0)[0],
+    )
     # srt/managers/scheduler_components/dynamic_chunk_sizer.py: None, if there are none
     for samples in None, ([128, 256], [0.1, 0.2]):
-        got = common.broadcast_pyobj([samples if rank == 0 else None], rank, everyone.cpu_group, src=0)[0]
+        got = common.broadcast_pyobj(
+            [samples if rank == 0 else None], rank, everyone.cpu_group, src=0
+        )[0]
         yield f"dynamic_chunk_sizer: {samples}", got
     # multimodal_gen/runtime/disaggregation/scheduler_mixin.py
     names = {"broadcast_pyobj": gen_utils.broadcast_pyobj}
-    to_all = cut_out("multimodal_gen/runtime/disaggregation/scheduler_mixin.py", "_broadcast_to_all_ranks", names)
+    to_all = cut_out(
+        "multimodal_gen/runtime/disaggregation/scheduler_mixin.py", "_broadcast_to_all_ranks", names
+    )
     this = types.SimpleNamespace(
         server_args=types.SimpleNamespace(sp_degree=1, enable_cfg_parallel=False, tp_size=world),
         worker=types.SimpleNamespace(tp_group=everyone, tp_cpu_group=everyone.cpu_group),
     )
-    yield "scheduler_mixin: a dict of scalars", to_all(this, {"seed": 1, "steps": [2, 3.5]} if rank == 0 else None)
+    yield (
+        "scheduler_mixin: a dict of scalars",
+        to_all(this, {"seed": 1, "steps": [2, 3.5]} if rank == 0 else None),
+    )
     yield "scheduler_mixin: None", to_all(this, None)
     # multimodal_gen/runtime/managers/pi05_segment_scheduler.py: a dict in place of a list
     packet = {"signature": ("a", 1), "indices": [0, 2]} if rank == 0 else None
-    yield "pi05_segment_scheduler: a dict", gen_utils.broadcast_pyobj(packet, rank, everyone.cpu_group, src=0)
+    yield (
+        "pi05_segment_scheduler: a dict",
+        gen_utils.broadcast_pyobj(packet, rank, everyone.cpu_group, src=0),
+    )
     # multimodal_gen/runtime/pipelines_core/executors/parallel_executor.py
     for objects in [True, Request("batch", [1])], [False, ValueError("no batch")]:
         yield (
             f"parallel_executor: {objects[0]}",
-            gen_utils.broadcast_pyobj(objects if rank == 0 else [], rank=rank, dist_group=everyone.cpu_group, src=0),
+            gen_utils.broadcast_pyobj(
+                objects if rank == 0 else [], rank=rank, dist_group=everyone.cpu_group, src=0
+            ),
         )
     yield "hybrid_cache_controller: in a thread", prefetch(rank, group(list(range(world))))
 
 
 def hashes(which):
-    """srt/managers/mm_utils.py: the hash of a feature, by SGLang's own function and by feature_hash."""
+    """
+    srt/managers/mm_utils.py: the hash of a feature, by SGLang's own function and by feature_hash.
+    """
     if which == "ringcast":
         from ringcast.sglang import feature_hash as hash_of
     else:
@@ -229,7 +283,9 @@ def hashes(which):
 
 def sglangs_hash():
     names = {"torch": torch, "np": np, "hashlib": hashlib}
-    names.update(dict.fromkeys(["ShmPointerMMData", "CudaIpcTensorTransportProxy"], type("NotHere", (), {})))
+    names.update(
+        dict.fromkeys(["ShmPointerMMData", "CudaIpcTensorTransportProxy"], type("NotHere", (), {}))
+    )
     for file, name in (
         ("srt/utils/common.py", "flatten_nested_list"),
         ("srt/managers/mm_utils.py", "data_hash"),
@@ -241,7 +297,9 @@ def sglangs_hash():
 
 
 def prefetch(rank, its_own):
-    """srt/mem_cache/hybrid_cache/hybrid_cache_controller.py: idle turns are empty lists, None ends it."""
+    """
+    srt/mem_cache/hybrid_cache/hybrid_cache_controller.py: idle turns are empty lists, None ends it.
+    """
     tickets, got = queue.Queue(), []
     for ticket in [Request("prefetch", [7])], [], [None]:
         tickets.put(ticket)
@@ -267,9 +325,15 @@ def main():
         import ringcast.sglang
 
         assert ringcast.sglang.install()
-    for function in common.broadcast_pyobj, communication.broadcast_pyobj, gen_utils.broadcast_pyobj:
+    for function in (
+        common.broadcast_pyobj,
+        communication.broadcast_pyobj,
+        gen_utils.broadcast_pyobj,
+    ):
         from_ringcast = pathlib.Path(function.__code__.co_filename).parts[-3] == "ringcast"
-        assert from_ringcast == (which == "ringcast"), f"{function.__module__}: {function.__code__.co_filename}"
+        assert from_ringcast == (which == "ringcast"), (
+            f"{function.__module__}: {function.__code__.co_filename}"
+        )
     dist.init_process_group("gloo", f"file://{store}", datetime.timedelta(seconds=100), world, rank)
     for cases in payloads(world), receiver(world), others(world), hashes(which):
         for case, result in cases:

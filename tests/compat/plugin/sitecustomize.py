@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts ringcast in place in the processes that vLLM's tests spawn, as its plugin does in those that vLLM spawns; the
-tests themselves start no plugins."""
+"""Puts ringcast in place in the processes that vLLM's tests spawn, as its plugin does in those that
+vLLM spawns; the tests themselves start no plugins."""
 
 import os
 import sys

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that calls vLLM's GroupCoordinator over gloo, as vLLM is or with ringcast in place: each of the functions
-that ringcast replaces, with the kinds of values that vLLM's own test of them sends. Prints JSON, a line for each case.
+"""
+One rank that calls vLLM's GroupCoordinator over gloo, as vLLM is or with ringcast in place: each of
+the functions that ringcast replaces, with the kinds of values that vLLM's own test of them sends.
+Prints JSON, a line for each case.
 
 python vllm_groups.py ringcast|vllm STORE RANK WORLD
 """
@@ -88,7 +90,9 @@ class Cases:
     def isend_object(self):
         if hasattr(self.group, "isend_object"):
             handle = self.group.isend_object(self.rank, (self.rank + 1) % self.world)
-            assert self.group.recv_object((self.rank - 1) % self.world) == (self.rank - 1) % self.world
+            assert (
+                self.group.recv_object((self.rank - 1) % self.world) == (self.rank - 1) % self.world
+            )
             handle.wait()
 
     def send_tensor_dict(self):

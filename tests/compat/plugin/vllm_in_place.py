@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install() and uninstall() in the real vLLM: who holds what, what vLLM's plugins do, and a process of vLLM's that has
-not installed and gets a handle of ours. Exit status 0: all as it should be."""
+"""
+install() and uninstall() in the real vLLM: who holds what, what vLLM's plugins do, and a process of
+vLLM's that has not installed and gets a handle of ours. Exit status 0: all as it should be.
+"""
 
 import importlib.metadata
 import multiprocessing
@@ -20,7 +22,11 @@ def check_who_holds_what():
 
     coordinator = parallel_state.GroupCoordinator
     names = [name.partition(".")[2] for name in SIGNATURES if name.startswith("GroupCoordinator.")]
-    before = shm_broadcast.Handle, shm_broadcast.MessageQueue, {name: getattr(coordinator, name) for name in names}
+    before = (
+        shm_broadcast.Handle,
+        shm_broadcast.MessageQueue,
+        {name: getattr(coordinator, name) for name in names},
+    )
     assert install() and install()
     for module in HOLDERS:
         assert module.MessageQueue is MessageQueue and module.Handle is Handle, module.__name__
@@ -39,9 +45,14 @@ def check_who_holds_what():
 
 def check_plugin():
     """What vLLM does at the start of each of its processes."""
-    points = [point.value for point in importlib.metadata.entry_points(group="vllm.general_plugins")]
+    points = [
+        point.value for point in importlib.metadata.entry_points(group="vllm.general_plugins")
+    ]
     if "ringcast._plugin:vllm" not in points:
-        print("SKIPPED plugin: ringcast is not installed here with its entry points, only found on the path")
+        print(
+            "SKIPPED plugin: ringcast is not installed here with its entry points, only found on "
+            "the path"
+        )
         return
     import vllm.plugins
 
@@ -72,7 +83,9 @@ def check_a_process_that_has_not_installed():
     assert install()
     requests = multiproc_executor.MessageQueue(1, 1)
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    child = multiprocessing.get_context("spawn").Process(target=answer, args=(requests.export_handle(), theirs))
+    child = multiprocessing.get_context("spawn").Process(
+        target=answer, args=(requests.export_handle(), theirs)
+    )
     child.start()
     theirs.close()
     answers = multiproc_executor.MessageQueue.create_from_handle(ours.recv(), 0)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kill campaign: a writer and some readers under load, each in a process of its own, of which one after the other
- * is killed or stopped: at a random moment, or at a named point of the library's code (ring/point.h). After each strike
- * it is seen that the others are told, or go on; what every reader has read is checked byte for byte.
+ * The kill campaign: a writer and some readers under load, each in a process of its own, of which
+ * one after the other is killed or stopped: at a random moment, or at a named point of the
+ * library's code (ring/point.h). After each strike it is seen that the others are told, or go on;
+ * what every reader has read is checked byte for byte.
  *
  *   main.c     options, the order of the strikes, the summary
  *   round.c    one ring's life: starts the parties, strikes, sees what becomes of the others
@@ -11,7 +12,8 @@
  *   writer.c, reader.c  the parties; frames.c what they send
  *   points.c   where the library's code calls: a party that was told to strikes itself there
  *
- * The board is memory that all share, apart from any ring: what a party has written there outlives it.
+ * The board is memory that all share, apart from any ring: what a party has written there outlives
+ * it.
  */
 #ifndef RC_TESTS_KILL_H
 #define RC_TESTS_KILL_H
@@ -62,9 +64,10 @@ struct party {
 
 struct counts {
   _Atomic uint64_t frames, bytes, spilled, kept;
-  _Atomic uint64_t corrupt, missing, unexpected, torn;                 /* torn: and told so in time */
-  _Atomic uint64_t lives, pipe, owner_dead, stale, timed_out, refused; /* refused: -EUSERS, for a moment */
-  _Atomic uint64_t descriptors, mappings, threads;                     /* left by a party that ended by itself */
+  _Atomic uint64_t corrupt, missing, unexpected, torn; /* torn: and told so in time */
+  _Atomic uint64_t lives, pipe, owner_dead, stale, timed_out,
+      refused;                                     /* refused: -EUSERS, for a moment */
+  _Atomic uint64_t descriptors, mappings, threads; /* left by a party that ended by itself */
 };
 
 struct board {
@@ -79,7 +82,8 @@ struct board {
   bool large;  /* many frames go beside the ring */
   char handle[96];
   _Atomic bool has_handle, stop;
-  _Atomic uint64_t sending, committed; /* frames' numbers, from 1 on: stored before and after a commit */
+  _Atomic uint64_t sending,
+      committed; /* frames' numbers, from 1 on: stored before and after a commit */
   _Atomic uint64_t tail;
   _Atomic uint64_t writer_struck, reader_struck; /* when it was killed, 0: it was not */
   struct party participants[PARTIES];
@@ -111,7 +115,8 @@ bool frame_matches(const void *data, size_t from, size_t to, const struct head *
 _Noreturn void be_writer(uint64_t random);
 _Noreturn void be_reader(uint64_t random);
 
-/* leaks.c: of a party, about itself, once it has closed all; and of the referee, about what the dead have left. */
+/* leaks.c: of a party, about itself, once it has closed all; and of the referee, about what the
+ * dead have left. */
 struct before {
   int descriptors, mappings, threads;
 };
@@ -141,13 +146,15 @@ struct strike {
   bool done;
 };
 struct tally {
-  uint64_t rounds, kills, stops, killed_stopped, at_points, writers, readers, hangs, slow, modes[MODES];
+  uint64_t rounds, kills, stops, killed_stopped, at_points, writers, readers, hangs, slow,
+      modes[MODES];
   uint64_t killed_at[RC_POINT_COUNT], stopped_at[RC_POINT_COUNT];
   uint64_t longest_ns; /* that the referee waited for anything */
 };
 extern struct tally tally;
 extern const uint64_t hang_ns; /* it is a hang from here on */
-/* The round is made for the first strike; sets `done` in those that were met. False: something hung. */
+/* The round is made for the first strike; sets `done` in those that were met. False: something
+ * hung. */
 bool play_round(struct strike *strikes, int count);
 /* Whether a point is come by so often that a round need not be made for it. */
 bool is_common(int point);

@@ -16,8 +16,9 @@
 #include "tests/process/kill/kill.h"
 #include "tests/support/shared_memory.h"
 
-/* What shared memory may be more at the end. In a memory cgroup of our own: the board, and little else. In the whole
- * machine: what others take meanwhile; a campaign would leak hundreds of rings. */
+/* What shared memory may be more at the end. In a memory cgroup of our own: the board, and little
+ * else. In the whole machine: what others take meanwhile; a campaign would leak hundreds of
+ * rings. */
 #define TOLERATED_OWN_KB (4L << 10)
 #define TOLERATED_KB     (256L << 10)
 #define PATIENCE_NS      ((uint64_t)20 * 1000 * 1000 * 1000) /* for others to drop it again */
@@ -37,7 +38,8 @@ static int threads(void) {
 }
 
 struct before look_before(void) {
-  return (struct before){.descriptors = open_descriptors(), .mappings = ring_mappings(), .threads = threads()};
+  return (struct before){
+      .descriptors = open_descriptors(), .mappings = ring_mappings(), .threads = threads()};
 }
 
 /* Threads that the kernel had for io_uring end a little after its closing. */
@@ -46,18 +48,20 @@ void look_after(const struct before *before) {
   while (threads() > before->threads && now_ns() - began < hang_ns) sched_yield();
   struct before now = look_before();
   if (now.descriptors > before->descriptors)
-    note_wrong(self, &board->counts.descriptors, "%d descriptors left open", now.descriptors - before->descriptors);
+    note_wrong(self, &board->counts.descriptors, "%d descriptors left open",
+               now.descriptors - before->descriptors);
   if (now.mappings > before->mappings)
     note_wrong(self, &board->counts.mappings, "%d mappings left", now.mappings - before->mappings);
   if (now.threads > before->threads)
     note_wrong(self, &board->counts.threads, "%d threads left", now.threads - before->threads);
 }
 
-/* ---- The referee's ---------------------------------------------------------------------------------------------- */
+/* ---- The referee's --------------------------------------------------------------------------- */
 
 /* Memory of our own over the folders, for this process and its children. */
 static bool hide_folders(void) {
-  if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) return false;
+  if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+    return false;
   for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
     if (mount("tmpfs", folders[i], "tmpfs", 0, "mode=1777") != 0) return false;
   return true;
@@ -79,7 +83,8 @@ static long number_in(const char *folder, const char *file, const char *name) {
   snprintf(path, sizeof path, "%s/%s", folder, file);
   FILE *lines = fopen(path, "re");
   while (lines && number < 0 && fgets(line, sizeof line, lines))
-    if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ') number = atol(line + strlen(name));
+    if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ')
+      number = atol(line + strlen(name));
   if (lines) fclose(lines);
   return number;
 }
@@ -93,7 +98,8 @@ static bool move_to(const char *group) {
   return fclose(file) == 0 && written;
 }
 
-/* Where this process's memory is accounted for: by cgroups of version 1 or 2, mounted where they commonly are. */
+/* Where this process's memory is accounted for: by cgroups of version 1 or 2, mounted where they
+ * commonly are. */
 static bool find_group(void) {
   char line[256];
   FILE *file = fopen("/proc/self/cgroup", "re");
@@ -102,7 +108,8 @@ static bool find_group(void) {
     bool first = strstr(line, ":memory:") != NULL;
     if (!path || (!first && strncmp(line, "0::", 3) != 0)) continue;
     path[strcspn(path, "\n")] = '\0';
-    snprintf(parent_group, sizeof parent_group, "/sys/fs/cgroup%s%s", first ? "/memory" : "", path + 1);
+    snprintf(parent_group, sizeof parent_group, "/sys/fs/cgroup%s%s", first ? "/memory" : "",
+             path + 1);
     if (number_in(parent_group, "memory.stat", "shmem") >= 0) break;
     parent_group[0] = '\0';
   }
@@ -125,7 +132,8 @@ static void remove_old_groups(void) {
   if (directory) closedir(directory);
 }
 
-/* Memory that this process and its children take from here on is counted apart, also when they are dead. */
+/* Memory that this process and its children take from here on is counted apart, also when they are
+ * dead. */
 static bool enter_own_group(void) {
   if (!find_group()) return false;
   remove_old_groups();
@@ -142,7 +150,8 @@ static void leave_own_group(void) {
 }
 
 static long shared_now(void) {
-  return own_group[0] != '\0' ? number_in(own_group, "memory.stat", "shmem") / 1024 : shared_memory_in_use();
+  return own_group[0] != '\0' ? number_in(own_group, "memory.stat", "shmem") / 1024
+                              : shared_memory_in_use();
 }
 
 static uint64_t files_before;
@@ -157,11 +166,14 @@ void leaks_begin(void) {
   prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a party leaves running becomes this process's child */
   private = hide_folders();
   if (!private)
-    fprintf(stderr, "SKIPPED kill: files in /tmp and /dev/shm that are not named ringcast: can't hide others': %s\n",
+    fprintf(stderr,
+            "SKIPPED kill: files in /tmp and /dev/shm that are not named ringcast: can't hide "
+            "others': %s\n",
             strerror(errno));
   files_before = files();
   if (!enter_own_group())
-    fprintf(stderr, "kill: no memory cgroup of our own is to be had: the whole machine's shared memory is looked at\n");
+    fprintf(stderr, "kill: no memory cgroup of our own is to be had: the whole machine's shared "
+                    "memory is looked at\n");
   atexit(leave_own_group);
   shared_before = shared_now();
   at_first = look_before();

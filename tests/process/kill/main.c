@@ -3,10 +3,11 @@
  *   kill_campaign [--kills N] [--seed N] [--strict] [--each] [--only POINT]
  *   kill_campaign --points
  *
- * So many strikes, SIGKILL or SIGSTOP, and at least one of each at each named point. --only strikes at that one point,
- * for who tracks down a fault; --points lists them, with who comes by. Then a summary, with --each of each point. Exit
- * status 1 if anything was wrong, hung for a minute, or was left behind, and if a point was never come by; with
- * --strict also if anything took longer than a second, as it may on a busy machine.
+ * So many strikes, SIGKILL or SIGSTOP, and at least one of each at each named point. --only strikes
+ * at that one point, for who tracks down a fault; --points lists them, with who comes by. Then a
+ * summary, with --each of each point. Exit status 1 if anything was wrong, hung for a minute, or
+ * was left behind, and if a point was never come by; with --strict also if anything took longer
+ * than a second, as it may on a busy machine.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -22,7 +23,9 @@
 #include "tests/process/kill/kill.h"
 
 enum { IN_A_ROUND = 4 };
-enum { TRIES = 40 };  /* how often a point is tried, until it is come by, also on a machine that is slow */
+enum {
+  TRIES = 40
+}; /* how often a point is tried, until it is come by, also on a machine that is slow */
 enum { ENOUGH = 30 }; /* things that are wrong: it need not go on */
 
 static const char *const point_names[RC_POINT_COUNT] = {
@@ -49,7 +52,8 @@ static uint64_t texts; /* of things that were wrong, told so far */
 /* No party passes some points where copy-on-write can't be had. */
 static bool is_on_the_way(int point) {
   if (options.only >= 0 && point != options.only) return false;
-  return options.keeps || (point != RC_POINT_RETAINED && point != RC_POINT_UNSHARE && point != RC_POINT_UNSHARED);
+  return options.keeps ||
+         (point != RC_POINT_RETAINED && point != RC_POINT_UNSHARE && point != RC_POINT_UNSHARED);
 }
 
 static void look_for_copy_on_write(void) {
@@ -57,8 +61,8 @@ static void look_for_copy_on_write(void) {
   options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_feature_disabled("retain");
   if (pagemap >= 0) close(pagemap);
   if (!options.keeps)
-    fprintf(stderr,
-            "SKIPPED kill: the points RETAINED, UNSHARE and UNSHARED: frames can't be kept here without a copy\n");
+    fprintf(stderr, "SKIPPED kill: the points RETAINED, UNSHARE and UNSHARED: frames can't be kept "
+                    "here without a copy\n");
 }
 
 static void shuffle_tasks(void) {
@@ -77,7 +81,8 @@ static void shuffle_tasks(void) {
 
 static uint64_t strikes_done(void) { return tally.kills + tally.stops; }
 
-/* The first tasks to a share of all, then at random moments; when all tasks are done, any point again. */
+/* The first tasks to a share of all, then at random moments; when all tasks are done, any point
+ * again. */
 static struct strike next_strike(int *task) {
   int any = options.only >= 0 ? options.only : (int)draw(RC_POINT_COUNT);
   uint64_t left = options.kills > strikes_done() ? options.kills - strikes_done() : 0;
@@ -92,11 +97,13 @@ static struct strike next_strike(int *task) {
 
 /* After the first: tasks that any round will do for, and random moments. */
 static struct strike further_strike(void) {
-  if (options.only >= 0) return (struct strike){.point = options.only, .signal = draw(2) ? SIGKILL : SIGSTOP};
+  if (options.only >= 0)
+    return (struct strike){.point = options.only, .signal = draw(2) ? SIGKILL : SIGSTOP};
   if (draw(3) != 0)
     for (int i = 0; i < tasks_left; i++) {
       const struct task *task = &tasks[(tally.rounds * 7 + (uint64_t)i) % (uint64_t)tasks_left];
-      if (is_common(task->point) && draw(3) != 0) return (struct strike){.point = task->point, .signal = task->signal};
+      if (is_common(task->point) && draw(3) != 0)
+        return (struct strike){.point = task->point, .signal = task->signal};
     }
   return (struct strike){.point = -1, .signal = draw(3) ? SIGKILL : SIGSTOP};
 }
@@ -125,11 +132,12 @@ static bool play_one(struct leaks *leaks) {
 static void tell_wrongs(void) {
   for (int i = 0; i < PARTIES; i++)
     if (board->participants[i].text[0] != 0 && texts++ < ENOUGH)
-      fprintf(stderr, "kill: round %" PRIu64 ", %s %d (%s): %s\n", tally.rounds, i == WRITER ? "writer" : "reader", i,
-              mode_names[board->participants[i].mode], board->participants[i].text);
+      fprintf(stderr, "kill: round %" PRIu64 ", %s %d (%s): %s\n", tally.rounds,
+              i == WRITER ? "writer" : "reader", i, mode_names[board->participants[i].mode],
+              board->participants[i].text);
 }
 
-/* ---- The summary ------------------------------------------------------------------------------------------------ */
+/* ---- The summary ----------------------------------------------------------------------------- */
 
 static int by_size(const void *left, const void *right) {
   const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
@@ -147,9 +155,10 @@ static void tell_delays(const char *who, bool writer, uint64_t *hangs) {
     *hangs += all[i] > 1000000000;
   }
   if (count == 0) return;
-  double p50 = (double)all[count / 2], p99 = (double)all[(uint64_t)count * 99 / 100], most = (double)all[count - 1];
-  printf("  told of a death: %u %s, p50 %.2f ms, p99 %.2f ms, max %.2f ms, over 100 ms: %u\n", count, who, p50 / 1e6,
-         p99 / 1e6, most / 1e6, over);
+  double p50 = (double)all[count / 2], p99 = (double)all[(uint64_t)count * 99 / 100],
+         most = (double)all[count - 1];
+  printf("  told of a death: %u %s, p50 %.2f ms, p99 %.2f ms, max %.2f ms, over 100 ms: %u\n",
+         count, who, p50 / 1e6, p99 / 1e6, most / 1e6, over);
 }
 
 static int tell_points(void) {
@@ -159,11 +168,11 @@ static int tell_points(void) {
     if (!is_on_the_way(i)) continue;
     missed += kills == 0 || stops == 0;
     if (options.each)
-      printf("    %-16s %6" PRIu64 " killed %6" PRIu64 " stopped %12" PRIu64 " passed\n", point_names[i], kills, stops,
-             (uint64_t)board->passed[i]);
+      printf("    %-16s %6" PRIu64 " killed %6" PRIu64 " stopped %12" PRIu64 " passed\n",
+             point_names[i], kills, stops, (uint64_t)board->passed[i]);
     else if (kills == 0 || stops == 0)
-      printf("    NOT STRUCK at %s: %" PRIu64 " killed, %" PRIu64 " stopped, %" PRIu64 " passed\n", point_names[i],
-             kills, stops, (uint64_t)board->passed[i]);
+      printf("    NOT STRUCK at %s: %" PRIu64 " killed, %" PRIu64 " stopped, %" PRIu64 " passed\n",
+             point_names[i], kills, stops, (uint64_t)board->passed[i]);
   }
   return missed;
 }
@@ -171,38 +180,43 @@ static int tell_points(void) {
 /* Returns how many things are wrong. */
 static uint64_t summarise(const struct leaks *leaks, double seconds) {
   struct counts *c = &board->counts;
-  printf("kill: %" PRIu64 " strikes in %.1f s, %" PRIu64 " rounds, seed %" PRIu64 "\n", strikes_done(), seconds,
-         tally.rounds, options.seed);
-  printf("  SIGKILL %" PRIu64 ", SIGSTOP %" PRIu64 " (%" PRIu64 " of them killed while stopped); writers %" PRIu64
-         ", readers %" PRIu64 "; at points %" PRIu64 "\n",
-         tally.kills, tally.stops, tally.killed_stopped, tally.writers, tally.readers, tally.at_points);
+  printf("kill: %" PRIu64 " strikes in %.1f s, %" PRIu64 " rounds, seed %" PRIu64 "\n",
+         strikes_done(), seconds, tally.rounds, options.seed);
+  printf("  SIGKILL %" PRIu64 ", SIGSTOP %" PRIu64 " (%" PRIu64
+         " of them killed while stopped); writers %" PRIu64 ", readers %" PRIu64
+         "; at points %" PRIu64 "\n",
+         tally.kills, tally.stops, tally.killed_stopped, tally.writers, tally.readers,
+         tally.at_points);
   int missed = tell_points();
   printf("  points: %d, not struck by both signals: %d\n  parties:", RC_POINT_COUNT, missed);
-  for (int i = 0; i < MODES; i++) printf("%s %s %" PRIu64, i == 0 ? "" : ",", mode_names[i], tally.modes[i]);
+  for (int i = 0; i < MODES; i++)
+    printf("%s %s %" PRIu64, i == 0 ? "" : ",", mode_names[i], tally.modes[i]);
   printf("\n  frames verified %" PRIu64 " (%" PRIu64 " MiB; %" PRIu64 " beside the ring, %" PRIu64
          " kept), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
          c->frames, c->bytes >> 20, c->spilled, c->kept, c->corrupt, c->missing);
   printf("  lives of readers %" PRIu64 "; -EPIPE %" PRIu64 ", -ESTALE %" PRIu64 " (%" PRIu64
-         " in a torn frame), -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64 ", -ETIMEDOUT %" PRIu64
-         "; not documented: %" PRIu64 "\n",
-         c->lives, c->pipe, c->stale, c->torn, c->refused, c->owner_dead, c->timed_out, c->unexpected);
+         " in a torn frame), -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64
+         ", -ETIMEDOUT %" PRIu64 "; not documented: %" PRIu64 "\n",
+         c->lives, c->pipe, c->stale, c->torn, c->refused, c->owner_dead, c->timed_out,
+         c->unexpected);
   uint64_t late = 0;
   tell_delays("readers that waited", false, &late);
   tell_delays("writers that waited", true, &late);
-  printf("  hangs: %" PRIu64 "; over 1 s: %" PRIu64 " told late, %" PRIu64 " waits of the referee, at most %.2f s\n",
+  printf("  hangs: %" PRIu64 "; over 1 s: %" PRIu64 " told late, %" PRIu64
+         " waits of the referee, at most %.2f s\n",
          tally.hangs, late, tally.slow, (double)tally.longest_ns / 1e9);
-  printf("  left behind: processes %" PRIu64 ", files %" PRIu64 ", descriptors %" PRIu64 ", mappings %" PRIu64
-         ", threads %" PRIu64 ", shared memory %ld KiB\n",
-         leaks->processes, leaks->files, leaks->descriptors + c->descriptors, leaks->mappings + c->mappings, c->threads,
-         leaks->shared_kb);
-  uint64_t wrong = c->corrupt + c->missing + c->unexpected + tally.hangs + leaks->processes + leaks->files +
-                   leaks->descriptors + c->descriptors + leaks->mappings + c->mappings + c->threads +
-                   (leaks->shared_kb != 0) + (uint64_t)missed;
+  printf("  left behind: processes %" PRIu64 ", files %" PRIu64 ", descriptors %" PRIu64
+         ", mappings %" PRIu64 ", threads %" PRIu64 ", shared memory %ld KiB\n",
+         leaks->processes, leaks->files, leaks->descriptors + c->descriptors,
+         leaks->mappings + c->mappings, c->threads, leaks->shared_kb);
+  uint64_t wrong = c->corrupt + c->missing + c->unexpected + tally.hangs + leaks->processes +
+                   leaks->files + leaks->descriptors + c->descriptors + leaks->mappings +
+                   c->mappings + c->threads + (leaks->shared_kb != 0) + (uint64_t)missed;
   if (options.strict) wrong += late + tally.slow;
   return wrong;
 }
 
-/* ---- Options ---------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 static uint64_t number_of(const char *what, const char *text) {
   char *end = NULL;
@@ -221,7 +235,9 @@ static void list_points(void) {
 static int point_named(const char *name) {
   for (int i = 0; name && i < RC_POINT_COUNT; i++)
     if (strcmp(name, point_names[i]) == 0) return i;
-  fprintf(stderr, "kill: there is no point '%s': --points lists them (those of the device pool are gpu_kill's)\n",
+  fprintf(stderr,
+          "kill: there is no point '%s': --points lists them (those of the device pool are "
+          "gpu_kill's)\n",
           name ? name : "");
   exit(2);
 }
@@ -238,8 +254,9 @@ static void take_options(char **words) {
     else if (strcmp(*words, "--kills") == 0) options.kills = number_of("--kills", *++words);
     else if (strcmp(*words, "--seed") == 0) options.seed = number_of("--seed", *++words);
     else {
-      fprintf(stderr, "usage: kill_campaign [--kills N] [--seed N] [--strict] [--each] [--only POINT]\n"
-                      "       kill_campaign --points\n");
+      fprintf(stderr,
+              "usage: kill_campaign [--kills N] [--seed N] [--strict] [--each] [--only POINT]\n"
+              "       kill_campaign --points\n");
       exit(2);
     }
     if (!*words) break;
@@ -265,7 +282,8 @@ int main(int count, char **words) {
     tell_wrongs();
     if (now_ns() - told > (uint64_t)10 * 1000000000) {
       told = now_ns();
-      printf("kill: %5.0f s  %" PRIu64 " strikes, %" PRIu64 " frames verified, %" PRIu64 " wrong, %" PRIu64 " hangs\n",
+      printf("kill: %5.0f s  %" PRIu64 " strikes, %" PRIu64 " frames verified, %" PRIu64
+             " wrong, %" PRIu64 " hangs\n",
              (double)(told - began) / 1e9, strikes_done(), (uint64_t)board->counts.frames,
              board->counts.corrupt + board->counts.missing + board->counts.unexpected, tally.hangs);
       fflush(stdout);

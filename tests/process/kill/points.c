@@ -15,7 +15,8 @@ void strike_self(int signal) {
   kill(getpid(), signal);
 }
 
-/* The library's code, compiled with RINGCAST_POINTS, calls this. Relaxed: counts, and an order that may come late. */
+/* The library's code, compiled with RINGCAST_POINTS, calls this. Relaxed: counts, and an order that
+ * may come late. */
 void rc_test_point(unsigned point) {
   if (!self) return;
   atomic_fetch_add_explicit(&board->passed[point], 1, memory_order_relaxed);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader of a round: attaches, checks every byte of what comes, leaves and comes again, until the ring has ended. */
+/* A reader of a round: attaches, checks every byte of what comes, leaves and comes again, until the
+ * ring has ended. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -28,7 +29,8 @@ static uint64_t after;  /* ... and the last that may have been */
 static uint64_t chance(uint64_t below) { return (state = mix(state)) % below; }
 
 static int unexpected(const char *call, int result) {
-  note_wrong(self, &board->counts.unexpected, "reader: %s: %d: %s", call, result, ringcast_last_error());
+  note_wrong(self, &board->counts.unexpected, "reader: %s: %d: %s", call, result,
+             ringcast_last_error());
   return result;
 }
 
@@ -39,10 +41,10 @@ static int stale(const char *call) {
   return -ESTALE;
 }
 
-/* ---- What a frame says ------------------------------------------------------------------------------------------ */
+/* ---- What a frame says ----------------------------------------------------------------------- */
 
-/* 0: what has been read up to now was whole, and is what must come next. What was read of a frame that is not known to
- * be whole means nothing, so this asks first. */
+/* 0: what has been read up to now was whole, and is what must come next. What was read of a frame
+ * that is not known to be whole means nothing, so this asks first. */
 static int judge_frame(const struct ringcast_frame *frame, const struct head *head, bool matches) {
   int result = ringcast_reader_check(reader);
   if (result == -ESTALE) {
@@ -51,17 +53,20 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
   }
   if (result != 0) return unexpected("check", result);
   if (!matches || head->bytes != frame->bytes || kind_of(head->number) != frame->kind) {
-    note_wrong(self, &board->counts.corrupt, "reader: frame %llu at %llu, after %llu, is corrupt: %zu bytes, says %llu",
-               (unsigned long long)head->number, (unsigned long long)frame->position, (unsigned long long)last,
-               frame->bytes, (unsigned long long)head->bytes);
+    note_wrong(self, &board->counts.corrupt,
+               "reader: frame %llu at %llu, after %llu, is corrupt: %zu bytes, says %llu",
+               (unsigned long long)head->number, (unsigned long long)frame->position,
+               (unsigned long long)last, frame->bytes, (unsigned long long)head->bytes);
     return -EBADMSG;
   }
-  bool next = last != 0 ? head->number == last + 1
-                        : head->number + (latest ? MOST_BATCH : 0) > before && head->number <= after + 1;
+  bool next = last != 0
+                  ? head->number == last + 1
+                  : head->number + (latest ? MOST_BATCH : 0) > before && head->number <= after + 1;
   if (!next) {
-    note_wrong(self, &board->counts.missing, "reader: frame %llu comes after %llu (attached between %llu and %llu)",
-               (unsigned long long)head->number, (unsigned long long)last, (unsigned long long)before,
-               (unsigned long long)after);
+    note_wrong(self, &board->counts.missing,
+               "reader: frame %llu comes after %llu (attached between %llu and %llu)",
+               (unsigned long long)head->number, (unsigned long long)last,
+               (unsigned long long)before, (unsigned long long)after);
     return -EBADMSG;
   }
   last = head->number;
@@ -69,7 +74,8 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
   atomic_store(&self->upto, last);
   atomic_fetch_add_explicit(&board->counts.frames, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&board->counts.bytes, frame->bytes, memory_order_relaxed);
-  if (frame->bytes > board->capacity / 2) atomic_fetch_add_explicit(&board->counts.spilled, 1, memory_order_relaxed);
+  if (frame->bytes > board->capacity / 2)
+    atomic_fetch_add_explicit(&board->counts.spilled, 1, memory_order_relaxed);
   return 0;
 }
 
@@ -81,16 +87,18 @@ static bool has_head(const void *data, size_t bytes, struct head *head) {
 
 static int examine(struct ringcast_frame *frame) {
   struct head head = {0};
-  bool matches = has_head(frame->data, frame->bytes, &head) && frame_matches(frame->data, 0, frame->bytes, &head);
+  bool matches = has_head(frame->data, frame->bytes, &head) &&
+                 frame_matches(frame->data, 0, frame->bytes, &head);
   return judge_frame(frame, &head, matches);
 }
 
-/* ---- Holding and releasing -------------------------------------------------------------------------------------- */
+/* ---- Holding and releasing ------------------------------------------------------------------- */
 
 /* Now and then it is read once more: while it was held nobody may have overwritten it. */
 static int release_one(uint32_t i) {
   struct head head = heads[i];
-  bool same = head.bytes == 0 || chance(4) != 0 || frame_matches(held[i].data, 0, head.bytes, &head);
+  bool same =
+      head.bytes == 0 || chance(4) != 0 || frame_matches(held[i].data, 0, head.bytes, &head);
   int result = ringcast_reader_release(reader, &held[i]);
   held[i] = held[--holds];
   heads[i] = heads[holds];
@@ -100,7 +108,8 @@ static int release_one(uint32_t i) {
   }
   if (result != 0) return unexpected("release", result);
   if (same) return 0;
-  note_wrong(self, &board->counts.corrupt, "reader: frame %llu was overwritten while it was held, %u beside it",
+  note_wrong(self, &board->counts.corrupt,
+             "reader: frame %llu was overwritten while it was held, %u beside it",
              (unsigned long long)head.number, holds);
   return -EBADMSG;
 }
@@ -124,7 +133,7 @@ static int release_oldest(void) {
   return result != 0 ? result : -EAGAIN;
 }
 
-/* ---- Keeping ---------------------------------------------------------------------------------------------------- */
+/* ---- Keeping --------------------------------------------------------------------------------- */
 
 /* It is as it was when it was kept, unless the ring went on without this reader. */
 static int drop_one(uint32_t i) {
@@ -138,7 +147,8 @@ static int drop_one(uint32_t i) {
     atomic_fetch_add(&board->counts.torn, 1);
     return stale("keep");
   }
-  note_wrong(self, &board->counts.corrupt, "reader: frame %llu was overwritten while it was kept, %u beside it",
+  note_wrong(self, &board->counts.corrupt,
+             "reader: frame %llu was overwritten while it was kept, %u beside it",
              (unsigned long long)head.number, keeps);
   return -EBADMSG;
 }
@@ -152,7 +162,8 @@ static int drop_all(void) {
   return result;
 }
 
-/* The newest that is held, in place of releasing it; it is dropped when as many are kept as there is room for. */
+/* The newest that is held, in place of releasing it; it is dropped when as many are kept as there
+ * is room for. */
 static int keep_newest(void) {
   const uint32_t newest = holds - 1, most = sizeof kept / sizeof *kept;
   void *data;
@@ -169,7 +180,7 @@ static int keep_newest(void) {
   return 0;
 }
 
-/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Who waits for ever while it holds frames waits for itself, once the writer needs the room. */
 #define HOLDING_NS ((int64_t)2000000)
@@ -227,10 +238,12 @@ static int read_group(void) {
   holds = 0;
   if (result != 0) return result;
   result = ringcast_reader_release_many(reader, frames, (uint32_t)count);
-  return result == -ESTALE ? stale("release_many") : result == 0 ? 0 : unexpected("release_many", result);
+  return result == -ESTALE ? stale("release_many")
+         : result == 0     ? 0
+                           : unexpected("release_many", result);
 }
 
-/* ---- Lives ------------------------------------------------------------------------------------------------------ */
+/* ---- Lives ----------------------------------------------------------------------------------- */
 
 /* At the ring's end: whether all is there that was committed since it attached. */
 static void judge_end(void) {
@@ -240,13 +253,15 @@ static void judge_end(void) {
   atomic_store(&self->final, last);
   if (!whole)
     note_wrong(self, &board->counts.missing,
-               "reader: told of the end after frame %llu; %llu were committed, %llu begun, %llu before it attached",
+               "reader: told of the end after frame %llu; %llu were committed, %llu begun, %llu "
+               "before it attached",
                (unsigned long long)last, (unsigned long long)committed, (unsigned long long)sending,
                (unsigned long long)after);
 }
 
 static int attach(void) {
-  struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
+  struct ringcast_reader_options options = {
+      .size = sizeof options, .leases = self->leases, .name = "in a campaign"};
   if (self->keeps) options.flags |= RINGCAST_READER_RETAIN;
   set_mode(self->mode, &options.spin_ns);
   latest = chance(2);
@@ -278,7 +293,8 @@ static int read_frames(uint64_t most) {
     result = examine(&frame);
     if (result != 0 || (result = keep_newest()) != 0) return result;
     if ((result = release_some()) != 0) return result;
-    if (self->dawdles && chance(16) == 0) nanosleep(&(struct timespec){.tv_nsec = (long)chance(400000)}, NULL);
+    if (self->dawdles && chance(16) == 0)
+      nanosleep(&(struct timespec){.tv_nsec = (long)chance(400000)}, NULL);
   }
   return 0;
 }
@@ -300,8 +316,8 @@ static int live(void) {
 /* Whether there is a reason for an attach to fail, and no use in another try. */
 static bool is_over(int result) {
   if (result != -ENOENT) return false;
-  if (atomic_load(&board->writer_struck) == 0 && atomic_load(&board->participants[WRITER].stage) < TOLD &&
-      !atomic_load(&board->stop))
+  if (atomic_load(&board->writer_struck) == 0 &&
+      atomic_load(&board->participants[WRITER].stage) < TOLD && !atomic_load(&board->stop))
     unexpected("attach", result);
   return true;
 }

@@ -35,7 +35,8 @@ uint64_t draw(uint64_t below) { return (state = mix(state)) % below; }
 void note_delay(uint64_t since, uint64_t struck, bool writer) {
   uint64_t now = now_ns(), from = since > struck ? since : struck;
   uint32_t i = atomic_fetch_add(&board->delays, 1);
-  if (i < MOST_DELAYS) board->delay[i] = (struct delay){.ns = now > from ? now - from : 0, .writer = writer};
+  if (i < MOST_DELAYS)
+    board->delay[i] = (struct delay){.ns = now > from ? now - from : 0, .writer = writer};
 }
 
 /* Counts it, and keeps the first text of each party. */
@@ -48,34 +49,39 @@ void note_wrong(struct party *party, _Atomic uint64_t *count, const char *format
   va_end(values);
 }
 
-/* Before a party's first call. What the whole run is to do without stays switched off. So are huge pages: to make one
- * waits for a thread of the kernel on each CPU, for seconds where all are busy, and that is not what is looked for. */
+/* Before a party's first call. What the whole run is to do without stays switched off. So are huge
+ * pages: to make one waits for a thread of the kernel on each CPU, for seconds where all are busy,
+ * and that is not what is looked for. */
 void set_mode(enum mode mode, int64_t *spin_ns) {
-  static const char *const lacks[MODES] = {[WITHOUT_PIDFD] = "pidfd", [WITHOUT_ALL] = "io_uring,pidfd,spin"};
+  static const char *const lacks[MODES] = {
+      [WITHOUT_PIDFD] = "pidfd", [WITHOUT_ALL] = "io_uring,pidfd,spin"};
   static bool done;
   const char *outside = getenv("RINGCAST_DISABLE");
   char list[256];
   *spin_ns = mode == SPINNING ? (int64_t)1 << 40 : mode == ASLEEP ? -1 : 0;
   if (done) return;
   done = true;
-  snprintf(list, sizeof list, "%s,shmem-huge,%s", outside ? outside : "", lacks[mode] ? lacks[mode] : "");
+  snprintf(list, sizeof list, "%s,shmem-huge,%s", outside ? outside : "",
+           lacks[mode] ? lacks[mode] : "");
   setenv("RINGCAST_DISABLE", list, 1);
 }
 
-/* ---- Starting --------------------------------------------------------------------------------------------------- */
+/* ---- Starting -------------------------------------------------------------------------------- */
 
 void start_party(int index) {
   struct party *party = &board->participants[index];
   uint64_t random = draw(UINT64_MAX);
   party->dead = party->stopped = false;
-  party->attached = party->stage = party->verdict = party->called = party->struck_ns = party->upto = party->final = 0;
+  party->attached = party->stage = party->verdict = party->called = party->struck_ns = party->upto =
+      party->final = 0;
   pid_t pid = fork();
   if (pid < 0) {
     perror("kill: fork");
     exit(2);
   }
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* and leaves by _exit: what the referee does at its exit is not for it */
+    prctl(PR_SET_PDEATHSIG,
+          SIGKILL); /* and leaves by _exit: what the referee does at its exit is not for it */
     self = party;
     if (index == WRITER) be_writer(random);
     be_reader(random);
@@ -84,13 +90,13 @@ void start_party(int index) {
   tally.modes[party->mode]++;
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+/* ---- Looking --------------------------------------------------------------------------------- */
 
 static void dump(const char *how, uint64_t waited, const char *what) {
   fprintf(stderr, "kill: %s: waited %.1f s until %s\n", how, (double)waited / 1e9, what);
-  fprintf(stderr, "  on_death %u, on_slow %u, slow %.0f ms, sending %llu, committed %llu\n", board->on_death,
-          board->on_slow, (double)board->slow_ns / 1e6, (unsigned long long)board->sending,
-          (unsigned long long)board->committed);
+  fprintf(stderr, "  on_death %u, on_slow %u, slow %.0f ms, sending %llu, committed %llu\n",
+          board->on_death, board->on_slow, (double)board->slow_ns / 1e6,
+          (unsigned long long)board->sending, (unsigned long long)board->committed);
   for (int i = 0; i < PARTIES; i++) {
     struct party *party = &board->participants[i];
     char where[128] = "", path[40];
@@ -99,9 +105,11 @@ static void dump(const char *how, uint64_t waited, const char *what) {
     if (file && !fgets(where, sizeof where, file)) where[0] = 0;
     if (file) fclose(file);
     if (party->pid == 0) continue;
-    fprintf(stderr, "  %s %d: pid %d, %c in %s, %s, stage %u, attached %d, up to %llu, in a call for %.1f ms, %s\n",
-            i == WRITER ? "writer" : "reader", i, (int)party->pid, state_of(party->pid), where, mode_names[party->mode],
-            party->stage, party->attached, (unsigned long long)party->upto,
+    fprintf(stderr,
+            "  %s %d: pid %d, %c in %s, %s, stage %u, attached %d, up to %llu, in a call for %.1f "
+            "ms, %s\n",
+            i == WRITER ? "writer" : "reader", i, (int)party->pid, state_of(party->pid), where,
+            mode_names[party->mode], party->stage, party->attached, (unsigned long long)party->upto,
             party->called ? (double)(now_ns() - party->called) / 1e6 : 0.0, party->text);
   }
 }
@@ -148,7 +156,7 @@ static bool never(const void *context) {
 
 void let_pass(uint64_t ns) { within(ns, never, NULL); }
 
-/* ---- Striking --------------------------------------------------------------------------------------------------- */
+/* ---- Striking -------------------------------------------------------------------------------- */
 
 static void count_strike(const struct party *party, int point, int signal) {
   bool writer = party == &board->participants[WRITER];
@@ -173,7 +181,8 @@ void note_struck(int index, int point, int signal) {
 void strike(int index, int signal) {
   struct party *party = &board->participants[index];
   uint64_t now = now_ns();
-  if (signal == SIGKILL) atomic_store(index == WRITER ? &board->writer_struck : &board->reader_struck, now);
+  if (signal == SIGKILL)
+    atomic_store(index == WRITER ? &board->writer_struck : &board->reader_struck, now);
   atomic_store(&party->struck_ns, now);
   kill(party->pid, signal);
   note_struck(index, -1, signal);
@@ -221,10 +230,11 @@ void go_on(int index) {
 static bool is_gone(const void *context) {
   struct party *party = (struct party *)context;
   int status;
-  if (party->pid == 0 || waitpid(party->pid, &status, WNOHANG) != party->pid) return party->pid == 0;
+  if (party->pid == 0 || waitpid(party->pid, &status, WNOHANG) != party->pid)
+    return party->pid == 0;
   party->pid = 0;
-  bool fine =
-      party->dead ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  bool fine = party->dead ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+                          : WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (!fine) note_wrong(party, &board->counts.unexpected, "it ended with status 0x%x", status);
   return true;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One ring's life. Whatever is struck, the others must be told, or go on, and say the same of what was sent. */
+/* One ring's life. Whatever is struck, the others must be told, or go on, and say the same of what
+ * was sent. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -32,12 +33,15 @@ static const enum who who_passes[RC_POINT_COUNT] = {
 #undef WHO
 };
 
-enum { CHURNER = WRITER + 1, SUITED }; /* readers: attaches again and again; as the point of the round needs it */
+enum {
+  CHURNER = WRITER + 1,
+  SUITED
+}; /* readers: attaches again and again; as the point of the round needs it */
 
 static int suited_for; /* the point that the round is made for, -1: none */
 static bool over;      /* the writer is dead, or has ended the ring */
 
-/* ---- What is waited for ----------------------------------------------------------------------------------------- */
+/* ---- What is waited for ---------------------------------------------------------------------- */
 
 static bool is_told(const struct party *party) { return atomic_load(&party->stage) >= TOLD; }
 
@@ -46,10 +50,13 @@ static bool has_handle(const void *context) {
   return atomic_load(&board->has_handle) || is_told(&board->participants[WRITER]);
 }
 
-static bool is_at_work(const void *context) { return atomic_load(&((const struct party *)context)->stage) >= AT_WORK; }
+static bool is_at_work(const void *context) {
+  return atomic_load(&((const struct party *)context)->stage) >= AT_WORK;
+}
 
-/* The writer has gone once around since, and more: then no reader holds it back, unless it has ended. The board's tail
- * is stored after a whole batch, which may be several laps of a small ring behind. */
+/* The writer has gone once around since, and more: then no reader holds it back, unless it has
+ * ended. The board's tail is stored after a whole batch, which may be several laps of a small ring
+ * behind. */
 static bool went_around(const void *context) {
   enum { LONGEST_BATCH = MOST_BATCH * 2048 };
   uint64_t since = *(const uint64_t *)context;
@@ -62,12 +69,16 @@ static bool has_timed_out(const void *context) {
          is_told(&board->participants[WRITER]);
 }
 
-static bool is_alive(const struct party *party) { return party->pid != 0 && !party->dead && !party->stopped; }
+static bool is_alive(const struct party *party) {
+  return party->pid != 0 && !party->dead && !party->stopped;
+}
 
 static bool have_caught_up(const void *context) {
   for (int i = WRITER + 1; i < PARTIES; i++) {
     const struct party *party = &board->participants[i];
-    if (is_alive(party) && atomic_load(&party->upto) < *(const uint64_t *)context && !is_told(party)) return false;
+    if (is_alive(party) && atomic_load(&party->upto) < *(const uint64_t *)context &&
+        !is_told(party))
+      return false;
   }
   return true;
 }
@@ -86,19 +97,21 @@ static bool all_catch_up(void) {
 
 static bool goes_around(void) {
   uint64_t tail = atomic_load(&board->tail);
-  return until(went_around, &tail, "the writer has gone on without a reader that is dead or stopped");
+  return until(went_around, &tail,
+               "the writer has gone on without a reader that is dead or stopped");
 }
 
 static void wrong(int index, const char *what) {
   note_wrong(&board->participants[index], &board->counts.unexpected, "%s", what);
 }
 
-/* ---- What follows ----------------------------------------------------------------------------------------------- */
+/* ---- What follows ---------------------------------------------------------------------------- */
 
 static bool restart_reader(int index) {
   if (!bury(index)) return false;
   start_party(index);
-  return until(is_at_work, &board->participants[index], "a reader that was started anew has attached");
+  return until(is_at_work, &board->participants[index],
+               "a reader that was started anew has attached");
 }
 
 /* `sure`: it was attached, and not evicted. */
@@ -107,7 +120,8 @@ static bool reader_died(int index, bool sure) {
   if (draw(2) && !bury(index)) return false; /* else it stays a zombie for now */
   if (!goes_around()) return false;
   over = is_told(writer);
-  if (over && writer->verdict != -EOWNERDEAD) wrong(WRITER, "the writer has ended without a reason");
+  if (over && writer->verdict != -EOWNERDEAD)
+    wrong(WRITER, "the writer has ended without a reason");
   if (over) return true;
   /* One that was held up by the machine may have been evicted before, and not know it. */
   if (sure && board->on_death == RINGCAST_FAIL && board->on_slow == RINGCAST_FAIL)
@@ -138,7 +152,8 @@ static bool reader_stopped(int index) {
     if (!goes_around()) return false;
     sure = false;
   } else if (board->slow_ns != 0 && sure) {
-    if (!until(has_timed_out, &timeouts, "the writer is told that a reader is too slow")) return false;
+    if (!until(has_timed_out, &timeouts, "the writer is told that a reader is too slow"))
+      return false;
   } else {
     let_pass(1000000 + draw(40000000));
   }
@@ -163,7 +178,7 @@ static bool follow_up(int index, int signal) {
   return reader_died(index, atomic_load(&board->participants[index].attached));
 }
 
-/* ---- Strikes ---------------------------------------------------------------------------------------------------- */
+/* ---- Strikes --------------------------------------------------------------------------------- */
 
 static bool is_of_use(const struct party *party, bool churns) {
   return is_alive(party) && !is_told(party) && (!churns || party->churns);
@@ -186,13 +201,15 @@ static bool strike_at_random(struct strike *what) {
   if (index != WRITER && is_told(&board->participants[WRITER])) return true;
   strike(index, what->signal);
   what->done = true;
-  if (index == WRITER && what->signal == SIGKILL && draw(4) == 0 && (second = some_reader(false)) > 0)
+  if (index == WRITER && what->signal == SIGKILL && draw(4) == 0 &&
+      (second = some_reader(false)) > 0)
     strike(second, SIGKILL);
   return follow_up(index, what->signal);
 }
 
 static int reader_for(int point) {
-  return point == suited_for && is_of_use(&board->participants[SUITED], false) ? SUITED : some_reader(false);
+  return point == suited_for && is_of_use(&board->participants[SUITED], false) ? SUITED
+                                                                               : some_reader(false);
 }
 
 /* Whoever comes by it, in the round as it is. */
@@ -243,8 +260,8 @@ static bool has_any_struck(const void *context) {
   return false;
 }
 
-/* A reader, as it finds the writer dead; the others must find it all the same. The first one to find it tells them, so
- * any may be that one. */
+/* A reader, as it finds the writer dead; the others must find it all the same. The first one to
+ * find it tells them, so any may be that one. */
 static bool strike_mourner(struct strike *what) {
   for (int i = WRITER + 1; i < PARTIES; i++)
     if (is_of_use(&board->participants[i], false)) arm(i, what->point, what->signal, 0);
@@ -272,8 +289,8 @@ static bool strike_in_closing(struct strike *what) {
   return true;
 }
 
-/* A reader is stopped in the middle of joining. Struck is the writer when it refuses it for that, or the reader itself
- * when it finds out. */
+/* A reader is stopped in the middle of joining. Struck is the writer when it refuses it for that,
+ * or the reader itself when it finds out. */
 static bool strike_in_refusal(struct strike *what, bool writer) {
   int index = some_reader(true);
   if (index < 0) return true;
@@ -304,14 +321,18 @@ static bool strike_in_refusal(struct strike *what, bool writer) {
 static bool strike_once(struct strike *what) {
   if (what->point < 0) return strike_at_random(what);
   switch (who_passes[what->point]) {
-  case WRITES: return strike_who_passes(what, WRITER, (uint32_t)draw(is_common(what->point) ? 40 : 3));
-  case READS: return strike_who_passes(what, reader_for(what->point), (uint32_t)draw(is_common(what->point) ? 20 : 2));
+  case WRITES:
+    return strike_who_passes(what, WRITER, (uint32_t)draw(is_common(what->point) ? 40 : 3));
+  case READS:
+    return strike_who_passes(what, reader_for(what->point),
+                             (uint32_t)draw(is_common(what->point) ? 20 : 2));
   case POLLS: return strike_who_passes(what, reader_for(what->point), (uint32_t)draw(4));
   case ATTACHES:
   case LEAVES: return strike_who_passes(what, some_reader(true), (uint32_t)draw(3));
   case WAITS:
-    return strike_who_passes(what, what->point != suited_for && draw(2) ? WRITER : reader_for(what->point),
-                             (uint32_t)draw(4));
+    return strike_who_passes(
+        what, what->point != suited_for && draw(2) ? WRITER : reader_for(what->point),
+        (uint32_t)draw(4));
   case REAPS: return board->on_death == RINGCAST_EVICT ? strike_in_judgement(what, SIGKILL) : true;
   case EVICTS: return board->on_slow == RINGCAST_EVICT ? strike_in_judgement(what, SIGSTOP) : true;
   case STALE: return board->on_slow == RINGCAST_EVICT ? strike_evicted(what) : true;
@@ -323,7 +344,7 @@ static bool strike_once(struct strike *what) {
   }
 }
 
-/* ---- The round -------------------------------------------------------------------------------------------------- */
+/* ---- The round ------------------------------------------------------------------------------- */
 
 /* What a point needs of its round, lest it be waited for in vain. */
 static void suit(int point) {
@@ -363,7 +384,8 @@ static void plan(const struct strike *first) {
   board->slots = READERS + 2 * (uint32_t)draw(2);
   board->on_death = who == REAPS || draw(3) != 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
   board->on_slow = who == EVICTS || who == STALE || draw(3) == 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
-  board->slow_ns = board->on_slow == RINGCAST_EVICT || draw(2) ? (int64_t)(20 + draw(30)) * 1000000 : 0;
+  board->slow_ns =
+      board->on_slow == RINGCAST_EVICT || draw(2) ? (int64_t)(20 + draw(30)) * 1000000 : 0;
   board->storms = draw(3) == 0;
   board->trims = draw(2) == 0;
   board->large = draw(4) == 0;
@@ -412,8 +434,8 @@ static bool finish(void) {
     uint64_t found = board->participants[i].verdict == -EPIPE ? board->participants[i].final : 0;
     if (found != 0 && final != 0 && found != final)
       note_wrong(&board->participants[i], &board->counts.missing,
-                 "frame %llu was the last one for it, and %llu for another", (unsigned long long)found,
-                 (unsigned long long) final);
+                 "frame %llu was the last one for it, and %llu for another",
+                 (unsigned long long)found, (unsigned long long) final);
     if (found != 0) final = found;
   }
   return true;

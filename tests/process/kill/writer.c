@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer of a round: sends all kinds of frames in all ways, until it is told to stop, or that a reader is dead. */
+/* The writer of a round: sends all kinds of frames in all ways, until it is told to stop, or that a
+ * reader is dead. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -40,16 +41,20 @@ static int judge(int result, uint64_t called) {
   case 0: return 0;
   case -EAGAIN: return -EAGAIN;
   case -ETIMEDOUT:
-    if (board->slow_ns != 0 && board->on_slow == RINGCAST_FAIL) atomic_fetch_add(&self->timeouts, 1);
+    if (board->slow_ns != 0 && board->on_slow == RINGCAST_FAIL)
+      atomic_fetch_add(&self->timeouts, 1);
     atomic_fetch_add(&board->counts.timed_out, 1);
     return -EAGAIN;
   case -EOWNERDEAD:
     atomic_fetch_add(&board->counts.owner_dead, 1);
     if (struck == 0 || board->on_death != RINGCAST_FAIL)
-      note_wrong(self, &board->counts.unexpected, "writer: -EOWNERDEAD, and none was killed, or it should go on: %s",
+      note_wrong(self, &board->counts.unexpected,
+                 "writer: -EOWNERDEAD, and none was killed, or it should go on: %s",
                  ringcast_last_error());
     return result;
-  default: note_wrong(self, &board->counts.unexpected, "writer: %d: %s", result, ringcast_last_error()); return result;
+  default:
+    note_wrong(self, &board->counts.unexpected, "writer: %d: %s", result, ringcast_last_error());
+    return result;
   }
 }
 
@@ -76,7 +81,7 @@ static int reserve(size_t bytes, bool grow, struct ringcast_span *span) {
   return result;
 }
 
-/* ---- Ways to send ----------------------------------------------------------------------------------------------- */
+/* ---- Ways to send ---------------------------------------------------------------------------- */
 
 static int commit(struct head *head) {
   atomic_store(&board->sending, head->number);
@@ -120,7 +125,9 @@ static int by_send(struct head *head) {
   atomic_store(&board->sending, head->number);
   uint64_t called = now_ns();
   atomic_store(&self->called, called);
-  int result = judge(ringcast_writer_send(writer, copy, head->bytes, kind_of(head->number), some_timeout()), called);
+  int result =
+      judge(ringcast_writer_send(writer, copy, head->bytes, kind_of(head->number), some_timeout()),
+            called);
   if (result != 0) return result;
   atomic_store(&self->called, 0);
   atomic_store(&board->committed, head->number);
@@ -128,7 +135,8 @@ static int by_send(struct head *head) {
   return 0;
 }
 
-/* Some small ones, and now and then one that is not. On success the head is that of the last that was sent. */
+/* Some small ones, and now and then one that is not. On success the head is that of the last that
+ * was sent. */
 static int by_batch(struct head *head) {
   enum { MOST = MOST_BATCH, LONGEST = 1500 };
   static uint64_t memory[MOST][LONGEST / 8 + 1];
@@ -168,10 +176,12 @@ static int send_one(struct head *head) {
   head->bytes = some_bytes();
   head->attempt++;
   if (chance(5) == 0) return by_batch(head);
-  return chance(board->large && head->bytes > board->capacity / 2 ? 2 : 4) == 0 ? by_reservation(head) : by_send(head);
+  return chance(board->large && head->bytes > board->capacity / 2 ? 2 : 4) == 0
+             ? by_reservation(head)
+             : by_send(head);
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 /* Asks now and then who lives. With FAIL, a reader that has died is told each time. */
 static void look_around(void) {
@@ -179,17 +189,22 @@ static void look_around(void) {
   int result;
   if (chance(4) == 0) {
     struct pollfd file = {.fd = ringcast_writer_fd(writer), .events = POLLIN};
-    if (file.fd < 0) note_wrong(self, &board->counts.unexpected, "writer: fd: %d: %s", file.fd, ringcast_last_error());
+    if (file.fd < 0)
+      note_wrong(self, &board->counts.unexpected, "writer: fd: %d: %s", file.fd,
+                 ringcast_last_error());
     else if (poll(&file, 1, 0) == 0) return;
   }
   for (int i = 0; i < 2 * READERS; i++) {
     if ((result = ringcast_writer_check(writer, &peer)) <= 0) break;
     if (board->on_death == RINGCAST_FAIL) break;
   }
-  if (result < 0) note_wrong(self, &board->counts.unexpected, "writer: check: %d: %s", result, ringcast_last_error());
+  if (result < 0)
+    note_wrong(self, &board->counts.unexpected, "writer: check: %d: %s", result,
+               ringcast_last_error());
 }
 
-/* So that readers come to sleep in each of the ways that there are; it is part of the load, nothing relies on it. */
+/* So that readers come to sleep in each of the ways that there are; it is part of the load, nothing
+ * relies on it. */
 static void pause_a_while(void) {
   if (board->storms) return;
   uint64_t ns = chance(6) == 0 ? 7000000 + chance(3000000) : chance(300000);
@@ -222,7 +237,8 @@ _Noreturn void be_writer(uint64_t random) {
   int result;
   state = random;
   if ((result = create()) != 0) {
-    note_wrong(self, &board->counts.unexpected, "writer: create: %d: %s", result, ringcast_last_error());
+    note_wrong(self, &board->counts.unexpected, "writer: create: %d: %s", result,
+               ringcast_last_error());
     end(result);
     _exit(1);
   }

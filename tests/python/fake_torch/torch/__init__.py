@@ -80,7 +80,9 @@ class Tensor:
 
     is_cpu = property(lambda self: self.memory.device is None)
     is_cuda = property(lambda self: self.memory.device is not None)
-    device = property(lambda self: device("cpu") if self.is_cpu else device("cuda", self.get_device()))
+    device = property(
+        lambda self: device("cpu") if self.is_cpu else device("cuda", self.get_device())
+    )
 
     def __reduce__(self):
         """By value, and to the device of that number, as torch's own."""
@@ -138,7 +140,9 @@ class Tensor:
             return Tensor._made(self.memory, self.dtype, what, None, self.offset)
         nbytes, start = self.numel() * self.dtype.itemsize, self.offset * self.dtype.itemsize
         assert len(self.shape) == 1 and nbytes % what.itemsize == start % what.itemsize == 0
-        return Tensor._made(self.memory, what, (nbytes // what.itemsize,), None, start // what.itemsize)
+        return Tensor._made(
+            self.memory, what, (nbytes // what.itemsize,), None, start // what.itemsize
+        )
 
     def reshape(self, size):
         return self.view((self.numel(),) if size == -1 else size)
@@ -297,13 +301,19 @@ def cat(tensors):
 def from_dlpack(source):
     if hasattr(source, "__dlpack__"):
         kind, ordinal = source.__dlpack_device__()
-        source = source.__dlpack__(stream=(cuda.current_stream(ordinal).cuda_stream or 1) if kind == 2 else None)
+        source = source.__dlpack__(
+            stream=(cuda.current_stream(ordinal).cuda_stream or 1) if kind == 2 else None
+        )
     return _over(taken_over(source))
 
 
 def _over(memory):
     told = memory.tensor
-    kinds = [kind for kind in _DTYPES.values() if (kind.code, kind.itemsize * 8) == (told.code, told.bits)]
+    kinds = [
+        kind
+        for kind in _DTYPES.values()
+        if (kind.code, kind.itemsize * 8) == (told.code, told.bits)
+    ]
     shape, strides = told.shape[: told.ndim], told.strides[: told.ndim]
     return Tensor._made(memory, kinds[0], shape, strides, told.byte_offset // kinds[0].itemsize)
 

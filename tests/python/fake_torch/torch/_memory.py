@@ -88,7 +88,9 @@ def of_python(name, result, *arguments):
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-new_capsule = of_python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+new_capsule = of_python(
+    "PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)
 pointer_of = of_python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 rename = of_python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 FRESH, USED, API = map(ctypes.c_char_p, (b"dltensor", b"used_dltensor", b"dlpack_exchange_api"))
