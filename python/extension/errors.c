@@ -9,9 +9,20 @@
 
 PyObject *rc_py_import(const char *module_name, const char *name) {
   PyObject *module = PyImport_ImportModule(module_name);
-  PyObject *object = module ? PyObject_GetAttrString(module, name) : NULL;
-  Py_XDECREF(module);
+  if (!module) return NULL;
+  PyObject *object = PyObject_GetAttrString(module, name);
+  Py_DECREF(module);
   return object;
+}
+
+/* The import may run code that comes here and keeps the object first. */
+bool rc_py_import_once(PyObject **kept, const char *module_name, const char *name) {
+  if (*kept) return true;
+  PyObject *object = rc_py_import(module_name, name);
+  if (!object) return false;
+  if (*kept) Py_DECREF(object);
+  else *kept = object;
+  return true;
 }
 
 bool rc_py_clear_passing(void) {
