@@ -58,7 +58,8 @@ static void parts_drop(struct rc_py_encoding *encoding) {
   encoding->count = 0;
   encoding->stream_bytes = 0;
   encoding->on_device = 0;
-  encoding->has_streams = encoding->is_loose = false;
+  encoding->has_streams = false;
+  encoding->is_loose = false;
   Py_CLEAR(encoding->leaves);
   Py_CLEAR(encoding->holders);
   encoding->noted = 0;

@@ -43,8 +43,8 @@ enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *object) 
     *at++ = (uint8_t)value;
     return stream_end(encoding, at);
   }
-  int size =
-      (value != (int8_t)value) + (value != (int16_t)value) + (value != (int32_t)value); /* log2 */
+  /* 0, 1, 2 or 3, for 1, 2, 4 or 8 bytes. */
+  int size = (value != (int8_t)value) + (value != (int16_t)value) + (value != (int32_t)value);
   *at++ = (uint8_t)(RINGCAST_TAG_INT8 + size);
   memcpy(at, &value, (size_t)1 << size);
   return stream_end(encoding, at + ((size_t)1 << size));

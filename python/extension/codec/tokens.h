@@ -57,7 +57,7 @@ static inline uint8_t *write_count(uint8_t *at, uint64_t count) {
     *at++ = (uint8_t)count;
     return at;
   }
-  int size = (count > UINT16_MAX) + (count > UINT32_MAX);
+  int size = (count > UINT16_MAX) + (count > UINT32_MAX); /* for 2, 4 or 8 bytes */
   *at++ = (uint8_t)(252 + size);
   memcpy(at, &count, (size_t)2 << size);
   return at + ((size_t)2 << size);
