@@ -15,6 +15,16 @@ PyObject *rc_py_import(const char *module_name, const char *name) {
   return object;
 }
 
+/* The import may run code that comes here and keeps the object first. */
+bool rc_py_import_once(PyObject **kept, const char *module_name, const char *name) {
+  if (*kept) return true;
+  PyObject *object = rc_py_import(module_name, name);
+  if (!object) return false;
+  if (*kept) Py_DECREF(object);
+  else *kept = object;
+  return true;
+}
+
 bool rc_py_clear_passing(void) {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
   if (PyErr_ExceptionMatches(PyExc_MemoryError)) return false;

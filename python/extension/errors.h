@@ -7,6 +7,8 @@
 
 /* A new reference to module.name, or NULL. */
 PyObject *rc_py_import(const char *module_name, const char *name);
+/* The same, once: kept at `kept`. False: raised. */
+bool rc_py_import_once(PyObject **kept, const char *module_name, const char *name);
 /* After the inspection of a value, which is then left to pickle: clears the exception, but keeps
  * MemoryError, Ctrl-C and the like. Whether it was cleared. */
 bool rc_py_clear_passing(void);

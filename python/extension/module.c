@@ -5,7 +5,8 @@
  * process. The module is for the main interpreter, and relies on the GIL: a free-threaded Python
  * turns the GIL on at import.
  */
-#include "python/extension/codec/encode.h"
+#include "python/extension/codec/classes.h"
+#include "python/extension/codec/references.h"
 #include "python/extension/errors.h"
 #include "python/extension/handles/packed.h"
 #include "python/extension/handles/reader.h"

@@ -18,16 +18,20 @@
 static const char capsule_name[] = "ringcast.class";
 
 enum {
-  MOST_KNOWN =
-      2048, /* two for a class; a larger cache starts anew: classes made at run time are no leak */
+  /* Two for a class. A larger cache starts anew: classes made at run time are no leak. */
+  MOST_KNOWN = 2048,
   SHAPES_MOST = 8,  /* shapes tried per class: instances of further shapes go with their dict */
   SHAPE_MOST = 200, /* names of a shape, as _classes.py has it */
 };
 
+static PyObject *cache_anew(PyObject *cache) {
+  if (!cache || PyDict_CheckExact(cache)) return PyDict_New();
+  return PyObject_CallMethod(cache, "anew", NULL);
+}
+
 PyObject *rc_py_class_cache(PyObject **cache) {
   if (!*cache || PyDict_GET_SIZE(*cache) >= MOST_KNOWN) {
-    bool is_plain = !*cache || PyDict_CheckExact(*cache);
-    PyObject *anew = is_plain ? PyDict_New() : PyObject_CallMethod(*cache, "anew", NULL);
+    PyObject *anew = cache_anew(*cache);
     if (!anew) return NULL;
     Py_XSETREF(*cache, anew);
   }
@@ -73,9 +77,11 @@ static bool class_layout(struct rc_py_class *class, PyObject *slots) {
   if (!class->offsets) PyErr_NoMemory();
   for (Py_ssize_t i = 0; class->offsets && i < count; i++) {
     PyObject *name = PyTuple_GET_ITEM(class->names, i);
-    int is_slot = class->slots > 0 ? PySequence_Contains(slots, name) : 0;
-    class->offsets[i] = is_slot > 0 ? slot_offset(class->type, name) : -1;
-    if (is_slot < 0 || (is_slot && class->offsets[i] < 0)) return false;
+    int is_slot = PySequence_Contains(slots, name);
+    if (is_slot < 0) return false;
+    class->offsets[i] = -1;
+    if (is_slot) class->offsets[i] = slot_offset(class->type, name);
+    if (is_slot && class->offsets[i] < 0) return false;
   }
   return class->offsets;
 }
@@ -95,8 +101,7 @@ static bool runs_code(const struct rc_py_class *class) {
   return class->type->tp_finalize || class->type->tp_del;
 }
 
-/* The class from `description` of _classes.py; NULL without an exception: the slots were not
- * found. */
+/* The class from _classes.py's description; NULL without an exception: a slot was not found. */
 static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) {
   int kind, code = 0, bits = 0;
   PyObject *names, *text, *dtype, *slots;
@@ -125,16 +130,18 @@ static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) 
 
 static PyObject *capsule_new(PyTypeObject *type, PyObject *description) {
   struct rc_py_class *class = class_new(type, description);
-  PyObject *capsule = class ? PyCapsule_New(class, capsule_name, capsule_free) : NULL;
-  if (class && !capsule) class_free(class);
+  if (!class) return NULL;
+  PyObject *capsule = PyCapsule_New(class, capsule_name, capsule_free);
+  if (!capsule) class_free(class);
   return capsule;
 }
 
 /* Borrowed from the cache. An existing entry stays, as callers may be using it: Python code has run
  * since the look-up, and may have met the same class. */
 static PyObject *cache_add(PyObject *cache, PyObject *key, PyObject *value) {
-  PyObject *kept = value ? PyDict_SetDefault(cache, key, value) : NULL;
-  Py_XDECREF(value);
+  if (!value) return NULL;
+  PyObject *kept = PyDict_SetDefault(cache, key, value);
+  Py_DECREF(value);
   return kept;
 }
 
@@ -145,14 +152,15 @@ static PyObject *describe_standard(struct rc_py_state *state, PyTypeObject *type
   if (number <= 0) return NULL;
   PyObject *description = Py_BuildValue("(iOy(ii)O)", RC_PY_CLASS_STANDARD, state->no_arguments, "",
                                         number, 0, state->no_arguments);
-  PyObject *capsule = description ? capsule_new(type, description) : NULL;
-  Py_XDECREF(description);
+  if (!description) return NULL;
+  PyObject *capsule = capsule_new(type, description);
+  Py_DECREF(description);
   return capsule;
 }
 
-/* A function of _classes.py, imported once. */
+/* A function of _classes.py. */
 static bool has_function(PyObject **function, const char *name) {
-  return *function || (*function = rc_py_import("ringcast._classes", name));
+  return rc_py_import_once(function, "ringcast._classes", name);
 }
 
 /* Adds the shape for a __dict__ with `keys`, or, for None, the shape of a dataclass's fields.
@@ -161,14 +169,20 @@ static bool shape_add(struct rc_py_state *state, struct rc_py_class *class, PyOb
   if (!has_function(&state->class_shape, "shape")) return false;
   PyObject *description =
       PyObject_CallFunctionObjArgs(state->class_shape, (PyObject *)class->type, keys, NULL);
-  struct rc_py_class *shape =
-      description && description != Py_None ? class_new(class->type, description) : NULL;
+  struct rc_py_class *shape = NULL;
+  if (description && description != Py_None) shape = class_new(class->type, description);
   Py_XDECREF(description);
-  if (shape) {
-    shape->shapes = class->shapes;
-    class->shapes = shape;
-  }
-  return shape;
+  if (!shape) return false;
+  shape->shapes = class->shapes;
+  class->shapes = shape;
+  return true;
+}
+
+/* Tries the shape of a dataclass's fields for an INSTANCE. False: raised. */
+static bool has_first_shape(struct rc_py_state *state, PyObject *capsule) {
+  struct rc_py_class *class = PyCapsule_GetPointer(capsule, capsule_name);
+  if (class->kind != RINGCAST_CLASS_INSTANCE) return true;
+  return shape_add(state, class, Py_None) || !PyErr_Occurred();
 }
 
 /* A capsule, or None. NULL without an exception: unknown for now; a later attempt may succeed, as
@@ -178,16 +192,14 @@ static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
   if (standard || PyErr_Occurred()) return standard;
   if (!has_function(&state->describe_class, "describe")) return NULL;
   PyObject *description = PyObject_CallOneArg(state->describe_class, (PyObject *)type);
-  PyObject *capsule = description && description != Py_None ? capsule_new(type, description) : NULL;
+  PyObject *capsule = NULL;
+  if (description && description != Py_None) capsule = capsule_new(type, description);
   Py_XDECREF(description);
-  struct rc_py_class *class = capsule ? PyCapsule_GetPointer(capsule, capsule_name) : NULL;
-  if (class && class->kind == RINGCAST_CLASS_INSTANCE && !shape_add(state, class, Py_None) &&
-      PyErr_Occurred()) {
-    Py_CLEAR(capsule);
-  }
-  if (!capsule && !PyErr_Occurred()) return rc_py_ref(Py_None);
-  if (!capsule) rc_py_clear_passing();
-  return capsule;
+  if (capsule && !has_first_shape(state, capsule)) Py_CLEAR(capsule);
+  if (capsule) return capsule;
+  if (!PyErr_Occurred()) Py_RETURN_NONE;
+  rc_py_clear_passing();
+  return NULL;
 }
 
 struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, PyTypeObject *type) {
@@ -199,9 +211,11 @@ struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, P
       PyErr_Clear(); /* a metaclass without a hash */
     return NULL;
   }
-  struct rc_py_class *class = known == Py_None ? NULL : PyCapsule_GetPointer(known, capsule_name);
-  return class && class->type == type ? class : NULL; /* a metaclass may declare two classes equal
-                                                       */
+  if (known == Py_None) return NULL;
+  struct rc_py_class *class = PyCapsule_GetPointer(known, capsule_name);
+  bool is_it = class && class->type == type; /* a metaclass may declare two classes equal */
+  if (!is_it) return NULL;
+  return class;
 }
 
 bool rc_py_fields_alloc(struct rc_py_fields *fields, Py_ssize_t count) {
@@ -229,7 +243,8 @@ static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyOb
   PyObject *key;
   if (!take_slots(shape, instance, out)) return false;
   while (index < count && PyDict_Next(dict, &position, &key, &out[index])) {
-    if (key != PyTuple_GET_ITEM(shape->names, index++)) return false;
+    if (key != PyTuple_GET_ITEM(shape->names, index)) return false;
+    index++;
   }
   return true;
 }
@@ -237,8 +252,8 @@ static bool take_shape(const struct rc_py_class *shape, PyObject *instance, PyOb
 /* Whether a shape for the __dict__ was added. */
 static bool shape_of(struct rc_py_state *state, struct rc_py_class *class, PyObject *dict) {
   if (class->looked >= SHAPES_MOST) return false;
-  PyObject *list = PyDict_Keys(dict);
-  PyObject *keys = list ? PyList_AsTuple(list) : NULL;
+  PyObject *list = PyDict_Keys(dict), *keys = NULL;
+  if (list) keys = PyList_AsTuple(list);
   bool added = keys && shape_add(state, class, keys);
   Py_XDECREF(list);
   Py_XDECREF(keys);
@@ -269,8 +284,7 @@ static struct rc_py_class *find_shape(struct rc_py_state *state, struct rc_py_cl
   return NULL;
 }
 
-/* Whether the __dict__ has one of the methods for pickling, which pickle takes from the
- * instance. */
+/* Whether the __dict__ has a method for pickling, which pickle would take from the instance. */
 static bool has_ways(PyObject *dict) {
   static const char *const ways[] = {"__reduce_ex__", "__reduce__",        "__getstate__",
                                      "__setstate__",  "__getnewargs_ex__", "__getnewargs__",
@@ -288,18 +302,30 @@ static bool has_ways(PyObject *dict) {
   return false;
 }
 
+/* By the slots, and the __dict__ or None. NULL: raised. */
+static struct rc_py_class *take_apart(struct rc_py_class *class, PyObject *instance, PyObject *dict,
+                                      struct rc_py_fields *fields) {
+  if (!rc_py_fields_alloc(fields, class->slots + 1)) return NULL;
+  take_slots(class, instance, fields->values);
+  for (Py_ssize_t i = 0; i < class->slots; i++) Py_XINCREF(fields->values[i]);
+  fields->values[class->slots] = rc_py_ref(dict);
+  return class;
+}
+
 static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py_class *class,
                                          PyObject *instance, struct rc_py_fields *fields) {
-  PyObject *dict =
-      class->type->tp_dictoffset != 0 ? PyObject_GenericGetDict(instance, NULL) : PyDict_New();
-  bool is_plain = dict && PyDict_CheckExact(dict);
-  struct rc_py_class *found = is_plain ? find_shape(state, class, instance, dict, fields) : NULL;
-  if (is_plain && !found && !PyErr_Occurred() && !has_ways(dict) &&
-      rc_py_fields_alloc(fields, class->slots + 1)) {
-    take_slots(class, instance, fields->values);
-    for (Py_ssize_t i = 0; i < class->slots; i++) Py_XINCREF(fields->values[i]);
-    fields->values[class->slots] = rc_py_ref(class->type->tp_dictoffset != 0 ? dict : Py_None);
-    found = class;
+  bool has_dict = class->type->tp_dictoffset != 0;
+  PyObject *dict;
+  if (has_dict) {
+    dict = PyObject_GenericGetDict(instance, NULL);
+  } else {
+    dict = PyDict_New();
+  }
+  struct rc_py_class *found = NULL;
+  if (dict && PyDict_CheckExact(dict)) {
+    found = find_shape(state, class, instance, dict, fields);
+    if (!found && !PyErr_Occurred() && !has_ways(dict))
+      found = take_apart(class, instance, has_dict ? dict : Py_None, fields);
   }
   Py_XDECREF(dict);
   return found;
@@ -310,15 +336,14 @@ static struct rc_py_class *take_instance(struct rc_py_state *state, struct rc_py
  * raised. */
 static bool is_its_fields(struct rc_py_state *state, const struct rc_py_class *class,
                           PyObject *instance) {
-  PyObject **dict = class->has_post_init ? _PyObject_GetDictPtr(instance) : NULL, *key;
+  if (!class->has_post_init) return true;
+  PyObject **dict = _PyObject_GetDictPtr(instance), *key;
   Py_ssize_t position = 0;
   if (!dict || !*dict || PyDict_GET_SIZE(*dict) == 0) return true;
-  if (!state->cached_property &&
-      !(state->cached_property = rc_py_import("functools", "cached_property")))
-    return false;
+  if (!rc_py_import_once(&state->cached_property, "functools", "cached_property")) return false;
   while (*dict && PyDict_Next(*dict, &position, &key, NULL)) {
-    PyObject *found =
-        PyUnicode_CheckExact(key) ? _PyType_Lookup(class->type, key) : NULL; /* runs no code */
+    if (!PyUnicode_CheckExact(key)) return false;
+    PyObject *found = _PyType_Lookup(class->type, key); /* runs no code */
     if (!found || (PyObject *)Py_TYPE(found) != state->cached_property) return false;
   }
   return true;
@@ -352,24 +377,31 @@ PyObject *rc_py_class_composite(struct rc_py_state *state, PyObject *member) {
 
 /* ---- Received -------------------------------------------------------------------------------- */
 
+/* From the class and its description, as _classes.find() gives them. */
+static PyObject *capsule_of_pair(PyObject *pair, PyObject *text) {
+  PyTypeObject *type;
+  PyObject *description;
+  if (!PyArg_ParseTuple(pair, "O!O!", &PyType_Type, &type, &PyTuple_Type, &description))
+    return NULL;
+  PyObject *capsule = capsule_new(type, description);
+  if (!capsule) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "its class has lost its slots");
+    return NULL;
+  }
+  struct rc_py_class *class = PyCapsule_GetPointer(capsule, capsule_name);
+  Py_SETREF(class->text, rc_py_ref(text));
+  return capsule;
+}
+
 static PyObject *find(struct rc_py_state *state, PyObject *cache, uint8_t kind, PyObject *key,
                       bool may_import) {
   if (!has_function(&state->find_class, "find")) return NULL;
   PyObject *text = PyBytes_FromStringAndSize(PyBytes_AS_STRING(key) + 1, PyBytes_GET_SIZE(key) - 1);
   PyObject *number = PyLong_FromLong(kind);
-  PyObject *pair = NULL, *capsule = NULL, *description;
-  PyTypeObject *type;
-  if (text && number) {
-    pair = PyObject_CallFunctionObjArgs(state->find_class, number, text,
-                                        may_import ? Py_True : Py_False, cache, NULL);
-  }
-  if (pair && PyArg_ParseTuple(pair, "O!O!", &PyType_Type, &type, &PyTuple_Type, &description)) {
-    capsule = capsule_new(type, description);
-    if (!capsule && !PyErr_Occurred())
-      PyErr_SetString(PyExc_TypeError, "its class has lost its slots");
-    struct rc_py_class *class = capsule ? PyCapsule_GetPointer(capsule, capsule_name) : NULL;
-    if (class) Py_SETREF(class->text, rc_py_ref(text));
-  }
+  PyObject *may = may_import ? Py_True : Py_False, *pair = NULL, *capsule = NULL;
+  if (text && number)
+    pair = PyObject_CallFunctionObjArgs(state->find_class, number, text, may, cache, NULL);
+  if (pair) capsule = capsule_of_pair(pair, text);
   Py_XDECREF(pair);
   Py_XDECREF(text);
   Py_XDECREF(number);
@@ -391,10 +423,12 @@ static PyObject *number_of(const uint8_t *text, size_t bytes) {
 static struct rc_py_class *found_before(PyObject *cache, PyObject *number, uint8_t kind,
                                         const void *text, size_t bytes) {
   PyObject *known = PyDict_GetItemWithError(cache, number);
-  struct rc_py_class *class = known ? PyCapsule_GetPointer(known, capsule_name) : NULL;
+  if (!known) return NULL;
+  struct rc_py_class *class = PyCapsule_GetPointer(known, capsule_name);
   bool is_it = class && class->kind == kind && (size_t)PyBytes_GET_SIZE(class->text) == bytes &&
                memcmp(PyBytes_AS_STRING(class->text), text, bytes) == 0;
-  return is_it ? class : NULL;
+  if (!is_it) return NULL;
+  return class;
 }
 
 /* As rc_py_class_find. Both entries of the class stay, so either keeps the class alive. */
@@ -414,12 +448,13 @@ static PyObject *find_by_text(struct rc_py_state *state, PyObject *cache, uint8_
 struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind,
                                      const void *text, size_t bytes, bool may_import) {
   PyObject *number = number_of(text, bytes), *known = NULL;
-  struct rc_py_class *class = number ? found_before(cache, number, kind, text, bytes) : NULL;
-  if (number && !class && !PyErr_Occurred())
+  if (!number) return NULL;
+  struct rc_py_class *class = found_before(cache, number, kind, text, bytes);
+  if (!class && !PyErr_Occurred())
     known = find_by_text(state, cache, kind, text, bytes, may_import);
   if (known && PyDict_SetItem(cache, number, known) == 0)
     class = PyCapsule_GetPointer(known, capsule_name);
-  Py_XDECREF(number);
+  Py_DECREF(number);
   return class;
 }
 
@@ -448,10 +483,12 @@ static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fie
       Py_DECREF(fields[i]);
     }
   }
-  PyObject *arguments = plain ? PyTuple_Pack(1, plain) : NULL;
-  PyObject *made = arguments ? PyTuple_Type.tp_new(class->type, arguments, NULL) : NULL;
-  Py_XDECREF(plain);
-  Py_XDECREF(arguments);
+  if (!plain) return NULL;
+  PyObject *arguments = PyTuple_Pack(1, plain);
+  Py_DECREF(plain);
+  if (!arguments) return NULL;
+  PyObject *made = PyTuple_Type.tp_new(class->type, arguments, NULL);
+  Py_DECREF(arguments);
   return made;
 }
 
@@ -492,8 +529,9 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
   PyObject *dict = PyObject_GenericGetDict(instance, NULL);
   bool ok = dict;
   while (ok && PyDict_Next(attributes, &position, &key, &value)) {
-    key = PyUnicode_CheckExact(key) ? rc_py_intern(state, key) : rc_py_ref(key);
+    Py_INCREF(key);
     Py_INCREF(value);
+    if (PyUnicode_CheckExact(key)) Py_SETREF(key, rc_py_intern(state, key));
     ok = PyDict_SetItem(dict, key, value) == 0;
     Py_DECREF(key);
     Py_DECREF(value);
@@ -506,9 +544,10 @@ static bool set_attributes(struct rc_py_state *state, PyObject *instance, PyObje
  * object, without the slots. A Struct as msgspec makes one, before it sets the fields. */
 static PyObject *make_empty(struct rc_py_state *state, const struct rc_py_class *class) {
   if (class->kind == RINGCAST_CLASS_STRUCT) return class->type->tp_alloc(class->type, 0);
+  const PyTypeObject *maker = &PyBaseObject_Type;
   bool is_static = !PyType_HasFeature(class->type, Py_TPFLAGS_HEAPTYPE);
-  return (is_static ? class->type : &PyBaseObject_Type)
-      ->tp_new(class->type, state->no_arguments, NULL);
+  if (is_static) maker = class->type;
+  return maker->tp_new(class->type, state->no_arguments, NULL);
 }
 
 /* A Struct without a field that could be part of a circle is none of the collector's, as msgspec

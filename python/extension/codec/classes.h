@@ -13,16 +13,13 @@ struct rc_py_class {
   uint8_t kind;   /* enum ringcast_class; RC_PY_CLASS_SCALAR */
   bool runs_code; /* of the user, perhaps, when an instance is made, found or dropped */
   bool has_post_init;
-  uint8_t looked; /* of an INSTANCE: how many shapes were looked at */
-  struct ringcast_dtype
-      dtype;        /* of a SCALAR; of a STANDARD, `code` is the enum ringcast_standard */
-  PyObject *names;  /* of the values: a tuple of str, interned by rc_py_intern */
-  PyObject *text;   /* bytes, as in a frame */
+  uint8_t looked;              /* of an INSTANCE: how many shapes were looked at */
+  struct ringcast_dtype dtype; /* of a SCALAR; of a STANDARD, `code`: enum ringcast_standard */
+  PyObject *names;             /* of the values: a tuple of str, interned by rc_py_intern */
+  PyObject *text;              /* bytes, as in a frame */
   Py_ssize_t slots; /* how many of the names are slots: in a shape for sending, the first names */
-  Py_ssize_t
-      *offsets; /* of the slots in an instance; -1: the name is an attribute of the __dict__ */
-  struct rc_py_class
-      *shapes; /* of an INSTANCE, for sending: a linked list of the most frequent states */
+  Py_ssize_t *offsets;        /* of the slots in an instance; -1: the name is one of the __dict__ */
+  struct rc_py_class *shapes; /* of an INSTANCE, to be sent: a list of the most frequent states */
   /* Of the current stream. */
   uint64_t serial;
   uint32_t number;
@@ -46,8 +43,7 @@ struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, P
 struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind,
                                      const void *text, size_t bytes, bool may_import);
 
-/* Finds all classes of a stream, without an import. Damage is left to the decoder. False:
- * raised. */
+/* Finds all classes of a stream, without imports. Damage is the decoder's. False: raised. */
 bool rc_py_classes_check(struct rc_py_state *state, PyObject *cache, const void *stream,
                          size_t bytes);
 

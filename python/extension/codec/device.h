@@ -3,8 +3,8 @@
 #ifndef RC_EXTENSION_CODEC_DEVICE_H
 #define RC_EXTENSION_CODEC_DEVICE_H
 
-#include "python/extension/codec/decode.h"
-#include "python/extension/codec/encode.h"
+#include "python/extension/codec/decoding.h"
+#include "python/extension/codec/encoding.h"
 #include "python/extension/tensors/device.h"
 
 /* A frame's smaller tensors share one allocation, if the copied range is at most twice the tensors'
@@ -20,12 +20,12 @@
 
 /* ---- device_put.c ---------------------------------------------------------------------------- */
 
-/* Prepares a described tensor on a device for sending. 1, -1. */
-int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
-                      struct rc_py_source *source);
-/* Plans the frame anew, with the tensors at `offsets` in the pool; NULL: not in the pool. False:
- * raised. */
-bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets);
+/* Prepares a described tensor on a device for sending; `where(context)` gives its place in words,
+ * for an error message. 1, -1. */
+int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, rc_py_where where,
+                      void *context, struct rc_py_source *source);
+/* Places the tensors at `offsets` in the pool; NULL: not in the pool. See rc_py_device_plan. */
+void rc_py_device_place(struct rc_py_encoding *encoding, const uint64_t *offsets);
 /* The sizes of the tensors to copy to the pool: not empty, and not in the pool already. Returns the
  * count. */
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
@@ -68,9 +68,6 @@ struct rc_py_holder_calls {
   void (*interrupt)(struct rc_py_holder *holder);
 };
 
-struct rc_py_decoding;
-/* Whether the item is to arrive on a device, or came from a device's pool. */
-bool rc_py_device_wants(const struct rc_py_decoding *decoding, const struct ringcast_item *item);
 /* The item's tensor; rc_py_device_copy fetches the bytes. NULL: raised, or, with nothing raised,
  * the bytes are in the frame and go to host memory. */
 PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringcast_item *item,

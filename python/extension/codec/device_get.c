@@ -35,9 +35,8 @@ enum { TORCH, OTHERS, KINDS };
 /* The state of fetching one frame's tensors to or from a device. */
 struct rc_py_fetching {
   bool to_host;
-  bool settles; /* new tensors belong to several streams: also to the next member, a stream of
-                   torch's */
-  void *torch_stream;
+  bool settles;       /* new tensors belong to several streams: also to ... */
+  void *torch_stream; /* ... this one of torch's */
   struct rc_py_arrival at;
   uint64_t pool_left; /* bytes still to be read from the pool, at most: entries may share a place */
   struct arena arenas[KINDS * SOURCES];
@@ -45,14 +44,9 @@ struct rc_py_fetching {
   size_t count, room;
 };
 
-bool rc_py_device_wants(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
-  if (item->flags & RINGCAST_ITEM_CUDA) return true;
-  return item->flags & RINGCAST_ITEM_TORCH && decoding->holder &&
-         decoding->holder->map.to == RC_PY_MAP_CUDA;
-}
-
 static int source_of(const struct ringcast_item *item) {
-  return item->placement == RINGCAST_PLACEMENT_INLINE ? FRAME : POOL;
+  if (item->placement == RINGCAST_PLACEMENT_INLINE) return FRAME;
+  return POOL;
 }
 
 static uint64_t place_of(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
@@ -63,8 +57,9 @@ static uint64_t place_of(const struct rc_py_decoding *decoding, const struct rin
 /* ---- The beginning --------------------------------------------------------------------------- */
 
 static struct arena *arena_of(struct rc_py_fetching *device, const struct ringcast_item *item) {
-  return &device->arenas[(item->flags & RINGCAST_ITEM_TORCH ? TORCH : OTHERS) * SOURCES +
-                         source_of(item)];
+  int kind = OTHERS;
+  if (item->flags & RINGCAST_ITEM_TORCH) kind = TORCH;
+  return &device->arenas[kind * SOURCES + source_of(item)];
 }
 
 static bool is_small(const struct ringcast_item *item) {
@@ -170,19 +165,21 @@ static int open_device(struct rc_py_decoding *decoding, const struct ringcast_it
   if (!device->to_host && !choose_stream(decoding, item, device->at.device, &stream)) return -1;
   bool begun = holder->calls->begin(holder, decoding->whole, &stream, &device->at);
   Py_XDECREF(stream.keep);
+  if (!begun) return -1;
   device->pool_left = device->at.pool_bytes;
-  return begun ? 1 : -1;
+  return 1;
 }
 
 /* NULL: raised. */
 static struct rc_py_fetching *begin(struct rc_py_decoding *decoding,
                                     const struct ringcast_item *item) {
   if (decoding->device) return decoding->device;
-  struct rc_py_fetching *device = decoding->device = PyMem_Calloc(1, sizeof *device);
+  struct rc_py_fetching *device = PyMem_Calloc(1, sizeof *device);
   if (!device) {
     PyErr_NoMemory();
     return NULL;
   }
+  decoding->device = device;
   int opened = open_device(decoding, item, device);
   if (opened < 0) return NULL;
   if (opened == 0) device->to_host = true;
@@ -232,25 +229,26 @@ static int follow(const struct rc_py_fetching *device, void *stream, void *befor
 /* torch orders the use of new memory by torch's stream alone. So another stream waits for torch's
  * before the copies to the memory, and torch's stream waits after the copies. */
 static int follow_torch(const struct rc_py_fetching *device) {
-  return device->settles ? follow(device, device->at.stream.handle, device->torch_stream) : 0;
+  if (!device->settles) return 0;
+  return follow(device, device->at.stream.handle, device->torch_stream);
 }
 
 /* Returns `rc`, or the failure of the wait. Waits after a failure too: copies may be under way. */
 static int let_torch_follow(const struct rc_py_fetching *device, int rc) {
-  int failed = device->settles ? follow(device, device->torch_stream, device->at.stream.handle) : 0;
-  return rc != 0 ? rc : failed;
+  if (!device->settles) return rc;
+  int failed = follow(device, device->torch_stream, device->at.stream.handle);
+  if (rc != 0) return rc;
+  return failed;
 }
 
 bool rc_py_device_copy(struct rc_py_decoding *decoding) {
   struct rc_py_fetching *device = decoding->device;
-  int rc = 0;
-  if (device->count > 0) {
-    rc = follow_torch(device);
-    if (rc == 0)
-      rc = copy_some(decoding, device->copies, device->count,
-                     decoding->is_last ? RINGCAST_GPU_LAST : 0);
-    rc = let_torch_follow(device, rc);
-  }
+  if (device->count == 0) return true;
+  uint32_t flags = 0;
+  if (decoding->is_last) flags = RINGCAST_GPU_LAST;
+  int rc = follow_torch(device);
+  if (rc == 0) rc = copy_some(decoding, device->copies, device->count, flags);
+  rc = let_torch_follow(device, rc);
   if (rc != 0) rc_py_raise(decoding->state, rc);
   return rc == 0;
 }
@@ -299,7 +297,8 @@ static struct arena *find_arena(struct rc_py_decoding *decoding, const struct ri
   uint64_t at = place_of(decoding, item);
   bool is_within =
       is_small(item) && at >= arena->start && at <= arena->end && bytes <= arena->end - at;
-  return is_within && (at - arena->start) % ALIGNMENT == 0 ? arena : NULL;
+  if (!is_within || (at - arena->start) % ALIGNMENT != 0) return NULL;
+  return arena;
 }
 
 /* NULL, with nothing raised: the item lies in no arena. */
@@ -318,7 +317,8 @@ static struct rc_py_device_memory *copy_to_memory(struct rc_py_decoding *decodin
   struct ringcast_gpu_copy copy = {.offset = at, .bytes = bytes, .in_pool = source == POOL};
   struct rc_py_device_memory *memory = rc_py_device_memory_new(
       decoding->state, device->at.reader, device->at.device, bytes, &device->at.stream, &copy.to);
-  int rc = memory && bytes ? copy_some(decoding, &copy, 1, 0) : 0;
+  if (!memory || bytes == 0) return memory;
+  int rc = copy_some(decoding, &copy, 1, 0);
   if (rc == 0) return memory;
   rc_py_device_memory_drop(memory);
   rc_py_raise(decoding->state, rc);
@@ -346,35 +346,47 @@ static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringca
   if (device->torch_stream != device->at.stream.handle) device->settles = true;
   PyObject *tensor = make_within(decoding, item, bytes);
   if (!tensor && !PyErr_Occurred()) tensor = make_own(decoding, item, bytes);
-  return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
+  if (!tensor) return NULL;
+  return rc_py_torch_finish(decoding->state, tensor, item->flags);
 }
 
 /* CuPy's or JAX's array over a DeviceTensor, or the DeviceTensor without the library. Takes the
  * tensor over. */
 static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_item *item,
                          PyObject *tensor) {
-  const char *name = item->flags & RINGCAST_ITEM_CUPY  ? "as_cupy"
-                     : item->flags & RINGCAST_ITEM_JAX ? "as_jax"
-                                                       : NULL;
+  const char *name = NULL;
+  if (item->flags & RINGCAST_ITEM_JAX) name = "as_jax";
+  if (item->flags & RINGCAST_ITEM_CUPY) name = "as_cupy";
   if (!tensor || !name) return tensor;
   PyObject *made = rc_py_device_call(decoding->state, name, "(O)", tensor);
   Py_DECREF(tensor);
   return made;
 }
 
+/* The arena's memory, with a reference for the caller. NULL: raised. */
+static struct rc_py_device_memory *arena_memory(struct rc_py_decoding *decoding,
+                                                struct arena *arena, int source) {
+  if (!arena->memory) {
+    arena->memory = copy_to_memory(decoding, source, arena->start, arena->end - arena->start);
+    if (!arena->memory) return NULL;
+  }
+  rc_py_device_memory_take(arena->memory);
+  return arena->memory;
+}
+
 static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringcast_item *item,
                             uint64_t bytes) {
   struct arena *arena = find_arena(decoding, item, bytes);
-  uint64_t at = place_of(decoding, item), start = arena ? arena->start : at;
-  struct rc_py_device_memory *memory = arena ? arena->memory : NULL;
-  if (!memory)
-    memory = copy_to_memory(decoding, source_of(item), start, arena ? arena->end - start : bytes);
-  if (!memory) return NULL;
+  uint64_t at = place_of(decoding, item), within = 0;
+  struct rc_py_device_memory *memory;
   if (arena) {
-    arena->memory = memory;
-    rc_py_device_memory_take(memory);
+    memory = arena_memory(decoding, arena, source_of(item));
+    within = at - arena->start;
+  } else {
+    memory = copy_to_memory(decoding, source_of(item), at, bytes);
   }
-  return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory, at - start));
+  if (!memory) return NULL;
+  return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory, within));
 }
 
 /* A tensor over the item's place in the pool. As rc_py_array_over. */
@@ -398,8 +410,9 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   }
   PyObject *capsule = rc_py_device_capsule(item, memory, 0, false);
   rc_py_device_memory_drop(memory);
-  PyObject *tensor = capsule ? rc_py_torch_from(decoding->state, item, capsule) : NULL;
-  Py_XDECREF(capsule);
+  if (!capsule) return NULL;
+  PyObject *tensor = rc_py_torch_from(decoding->state, item, capsule);
+  Py_DECREF(capsule);
   return tensor;
 }
 
@@ -409,7 +422,7 @@ static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ring
   struct rc_py_fetching *device = decoding->device;
   void *out = NULL;
   if (!take_bytes(decoding, item, bytes)) return NULL;
-  PyObject *array = rc_py_make_array(decoding, item, bytes, &out);
+  PyObject *array = rc_py_make_array(decoding->state, item, bytes, &out);
   if (!array) return NULL;
   int rc;
   Py_BEGIN_ALLOW_THREADS
@@ -431,12 +444,15 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
     if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
     return NULL; /* ringcast's writers make no such tensor; the tensor arrives on the CPU */
   }
-  if (device->to_host) return is_inline ? NULL : make_on_host(decoding, item, bytes);
+  if (device->to_host) {
+    if (is_inline) return NULL;
+    return make_on_host(decoding, item, bytes);
+  }
   if (decoding->hold && !is_inline) {
     PyObject *over = make_over(decoding, item);
     if (over || PyErr_Occurred()) return over;
   }
   if (!take_bytes(decoding, item, bytes)) return NULL;
-  return item->flags & RINGCAST_ITEM_TORCH ? make_torch(decoding, item, bytes)
-                                           : make_other(decoding, item, bytes);
+  if (item->flags & RINGCAST_ITEM_TORCH) return make_torch(decoding, item, bytes);
+  return make_other(decoding, item, bytes);
 }

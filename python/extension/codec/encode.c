@@ -4,25 +4,103 @@
  *
  * Measure: a dict with str keys becomes one part for each item, in order; any other object is a
  * single part, the whole value. Scalars, text, bytes, tensors and arrays are parts of their own;
- * any other value with a native form becomes a stream (token_write.c), followed by its tensors and
- * long text as further parts. Values without a native form go into one list, pickled by protocol 5,
- * with the out-of-band buffers at the end. All Python code of the encoding runs in the first pass,
- * and may change any object: the parts hold references of their own. Then the frame's size is known
- * to the byte.
+ * any other value with a native form becomes a stream (containers_write.c), followed by its tensors
+ * and long text as further parts. Values without a native form go into one list, pickled by
+ * protocol 5, with the out-of-band buffers at the end. All Python code of the encoding runs in the
+ * first pass, and may change any object: the parts hold references of their own. Then the frame's
+ * size is known to the byte.
  *
- * Write: see write.c.
+ * Write: first the entries are built, which fixes each part's place in the ring; then all data is
+ * copied in one go, without the GIL if large. No Python code runs and nothing is allocated. So the
+ * only possible failure is a mismatch between the library's plan and build. An exception are
+ * hashes: hash.c calls hashlib, which runs no user code.
  */
-#include "python/extension/codec/classes.h"
-#include "python/extension/codec/leaves.h"
-#include "python/extension/codec/device.h"
 #include "python/extension/codec/encode.h"
+
+#include "python/extension/codec/containers.h"
+#include "python/extension/codec/copy.h"
+#include "python/extension/codec/device.h"
+#include "python/extension/codec/hash.h"
+#include "python/extension/codec/leaves.h"
+#include "python/extension/codec/references.h"
+#include "python/extension/spans.h"
 
 /* A larger dict is a nested value, unless it is a dict of tensors: entries of 64 bytes are for
  * receivers that look for single keys, and a tensor needs an entry anyway. */
 enum { MOST_ITEMS = 64 };
-enum {
-  RECORDS_LEAST = 8
-}; /* of so many records the keys are told once, in place of an entry for each record */
+/* Of so many records the keys are told once, in place of an entry for each record. */
+enum { RECORDS_LEAST = 8 };
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* Memory kept for the next frame, at most. */
+enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
+
+void rc_py_parts_begin(struct rc_py_encoding *encoding) {
+  struct rc_py_spare *spare = &encoding->state->spare;
+  encoding->parts = spare->parts;
+  encoding->room = spare->part_room;
+  encoding->stream = spare->stream;
+  encoding->stream_room = spare->stream_room;
+  encoding->texts = spare->texts;
+  encoding->repeats = spare->repeats;
+  *spare = (struct rc_py_spare){0};
+}
+
+/* Drops all parts, leaves and notes, and keeps the memory. */
+static void parts_drop(struct rc_py_encoding *encoding) {
+  for (size_t i = 0; i < encoding->count; i++) {
+    struct rc_py_part *part = &encoding->parts[i];
+    rc_py_source_clear(&part->source);
+    Py_XDECREF(part->key);
+    Py_XDECREF(part->value);
+  }
+  encoding->count = 0;
+  encoding->stream_bytes = 0;
+  encoding->on_device = 0;
+  encoding->has_streams = false;
+  encoding->is_loose = false;
+  Py_CLEAR(encoding->leaves);
+  Py_CLEAR(encoding->holders);
+  encoding->noted = 0;
+  if (encoding->repeats) rc_py_repeats_clear(encoding->repeats);
+}
+
+static void give_memory(struct rc_py_encoding *encoding) {
+  struct rc_py_spare *spare = &encoding->state->spare;
+  if (!spare->stream && encoding->stream_room <= STREAM_KEPT) {
+    spare->stream = encoding->stream;
+    spare->stream_room = encoding->stream_room;
+  } else {
+    PyMem_Free(encoding->stream);
+  }
+  if (!spare->parts && encoding->room <= PARTS_KEPT) {
+    spare->parts = encoding->parts;
+    spare->part_room = encoding->room;
+  } else {
+    PyMem_Free(encoding->parts);
+  }
+  if (!spare->texts) {
+    spare->texts = encoding->texts;
+  } else {
+    PyMem_Free(encoding->texts);
+  }
+  if (!spare->repeats) {
+    spare->repeats = encoding->repeats;
+  } else {
+    rc_py_repeats_free(encoding->repeats);
+  }
+  encoding->stream = NULL;
+  encoding->parts = NULL;
+  encoding->texts = NULL;
+  encoding->repeats = NULL;
+}
+
+void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
+  parts_drop(encoding);
+  give_memory(encoding);
+  Py_CLEAR(encoding->class_cache);
+}
 
 /* ---- Measure --------------------------------------------------------------------------------- */
 
@@ -58,7 +136,7 @@ static bool has_records(PyObject *dict) {
   return at > 0;
 }
 
-/* Takes the dict's items before any Python code can change the dict. 1: done; 0: a key is no str
+/* Takes the dict's items before any Python code can change it. 1: done; 0: a key is no str
  * with UTF-8, or too many items; -1: raised. */
 static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
   PyObject *key, *value;
@@ -119,15 +197,15 @@ static int describe_scalar(struct rc_py_part *part) {
   return 1;
 }
 
-/* Pickles `object` into part `index` and appends the pickle's buffers. `root`: the value whose
- * leaves `object` lists, or NULL. DONE, RAISED, or CYCLE: the pickle met a container of the
- * leaves. */
-static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index,
-                                          PyObject *object, PyObject *root) {
+/* Pickles `object` into part `index` and appends its buffers. `root`: the value whose leaves
+ * `object` lists, or NULL. DONE, RAISED, or CYCLE: the pickle met a container of the leaves. */
+static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object,
+                                 PyObject *root) {
   encoding->pickled = true;
   PyObject *data, *buffers;
   int dumped = rc_py_leaves_dump(encoding->state, object, root, encoding->holders, &data, &buffers);
-  if (dumped <= 0) return dumped < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_CYCLE;
+  if (dumped < 0) return RC_PY_PUT_RAISED;
+  if (dumped == 0) return RC_PY_PUT_CYCLE;
   struct rc_py_part *part = &encoding->parts[index];
   Py_XSETREF(part->value, data);
   part->kind = RINGCAST_ITEM_PICKLE;
@@ -138,7 +216,8 @@ static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_
     ok = rc_py_part_add_buffer(encoding, PyList_GET_ITEM(buffers, i), RINGCAST_ITEM_BUFFER);
   }
   Py_XDECREF(buffers);
-  return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
+  if (!ok) return RC_PY_PUT_RAISED;
+  return RC_PY_PUT_DONE;
 }
 
 /* Describes part `index`, an item of the root or the root itself, if the value fits into an entry:
@@ -148,18 +227,21 @@ static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct 
   int described = describe_scalar(part);
   if (described != 0) return described;
   struct rc_py_source source = {.keep = NULL};
+  part->kind = RINGCAST_ITEM_OBJECT;
   described = rc_py_part_tensor(encoding, part->value, step, &source, &part->bytes);
-  part->kind = described > 0 ? RINGCAST_ITEM_TENSOR : RINGCAST_ITEM_OBJECT;
-  if (described > 0) part->source = source;
+  if (described > 0) {
+    part->kind = RINGCAST_ITEM_TENSOR;
+    part->source = source;
+  }
   return described;
 }
 
-/* Writes the stream of the OBJECT at part `index`. As rc_py_token_writer. */
-static enum rc_py_token_writer describe_nested(struct rc_py_encoding *encoding, size_t index,
-                                               struct rc_py_step *step) {
+/* Writes the stream of the OBJECT at part `index`. As rc_py_write_tokens. */
+static enum rc_py_put describe_nested(struct rc_py_encoding *encoding, size_t index,
+                                      struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   size_t start = encoding->stream_bytes, first_part = encoding->count;
-  enum rc_py_token_writer put = rc_py_token_writer(encoding, part->value, step);
+  enum rc_py_put put = rc_py_write_tokens(encoding, part->value, step);
   if (put != RC_PY_PUT_DONE) return put;
   part = &encoding->parts[index]; /* the array may have moved */
   part->kind = RINGCAST_ITEM_OBJECT;
@@ -170,7 +252,7 @@ static enum rc_py_token_writer describe_nested(struct rc_py_encoding *encoding, 
   return RC_PY_PUT_DONE;
 }
 
-static enum rc_py_token_writer add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
+static enum rc_py_put add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
   if (!encoding->leaves) return RC_PY_PUT_DONE;
   size_t index = encoding->count;
   if (!rc_py_part_add(encoding, NULL, NULL)) return RC_PY_PUT_RAISED;
@@ -203,13 +285,13 @@ static bool measure_plain_items(struct rc_py_encoding *encoding, PyObject *dict)
   return true;
 }
 
-static enum rc_py_token_writer measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
+static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
   size_t items = encoding->count;
   if (!measure_plain_items(encoding, dict)) return RC_PY_PUT_RAISED;
   for (size_t i = 0; i < items; i++) {
     if (encoding->parts[i].kind != RINGCAST_ITEM_OBJECT) continue;
     struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
-    enum rc_py_token_writer put = describe_nested(encoding, i, &step);
+    enum rc_py_put put = describe_nested(encoding, i, &step);
     if (put == RC_PY_PUT_DONE) continue;
     if (put != RC_PY_PUT_LEAF) return put;
     Py_ssize_t leaf = rc_py_leaf_add(encoding, encoding->parts[i].value, &step);
@@ -220,12 +302,13 @@ static enum rc_py_token_writer measure_dict(struct rc_py_encoding *encoding, PyO
   return add_leaves(encoding, dict);
 }
 
-static enum rc_py_token_writer measure_value(struct rc_py_encoding *encoding, PyObject *object) {
+static enum rc_py_put measure_value(struct rc_py_encoding *encoding, PyObject *object) {
   struct rc_py_step step = {.container = NULL};
   if (!rc_py_part_add(encoding, NULL, object)) return RC_PY_PUT_RAISED;
   int described = describe_plain(encoding, 0, &step);
-  if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_DONE;
-  enum rc_py_token_writer put = describe_nested(encoding, 0, &step);
+  if (described < 0) return RC_PY_PUT_RAISED;
+  if (described > 0) return RC_PY_PUT_DONE;
+  enum rc_py_put put = describe_nested(encoding, 0, &step);
   if (put != RC_PY_PUT_DONE) return put;
   return add_leaves(encoding, object);
 }
@@ -233,7 +316,7 @@ static enum rc_py_token_writer measure_value(struct rc_py_encoding *encoding, Py
 /* The whole in a pickle. */
 static bool measure_pickle(struct rc_py_encoding *encoding, PyObject *object) {
   struct rc_py_step step = {.container = NULL};
-  rc_py_parts_drop(encoding);
+  parts_drop(encoding);
   encoding->root = RINGCAST_ROOT_VALUE;
   if (encoding->allow_pickle) {
     return rc_py_part_add(encoding, NULL, object) &&
@@ -252,14 +335,15 @@ static void place_streams(struct rc_py_encoding *encoding) {
 }
 
 static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
-  enum rc_py_token_writer put;
-  int taken = PyDict_CheckExact(object) ? take_items(encoding, object) : 0;
+  enum rc_py_put put;
+  int taken = 0;
+  if (PyDict_CheckExact(object)) taken = take_items(encoding, object);
   if (taken < 0) return false;
   if (taken > 0) {
     encoding->root = RINGCAST_ROOT_DICT;
     put = measure_dict(encoding, object);
   } else {
-    rc_py_parts_drop(encoding);
+    parts_drop(encoding);
     encoding->root = RINGCAST_ROOT_VALUE;
     put = measure_value(encoding, object);
   }
@@ -276,8 +360,6 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
   encoding->object = object;
   encoding->allow_pickle = allow_pickle;
   encoding->takes_empty = takes_empty;
-  encoding->class_cache = rc_py_class_cache(&state->classes);
-  if (!encoding->class_cache) return false;
   rc_py_parts_begin(encoding);
   bool ok = measure(encoding, object) && rc_py_encoding_plan(encoding);
   if (ok) {
@@ -286,4 +368,136 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
     rc_py_encoding_clear(encoding);
   }
   return ok;
+}
+
+/* ---- Write ----------------------------------------------------------------------------------- */
+
+static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part,
+                      bool in_pool) {
+  uint64_t bytes;
+  size_t key_bytes = (size_t)part->utf8_bytes;
+  switch (part->kind) {
+  case RINGCAST_ITEM_TENSOR:
+    if (in_pool && rc_py_is_on_device(part)) {
+      return ringcast_build_device_tensor(builder, part->utf8, key_bytes, &part->source.tensor,
+                                          part->scalar.in_pool);
+    }
+    return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor,
+                                          &part->out, &bytes);
+  case RINGCAST_ITEM_OBJECT:
+    return ringcast_build_object(builder, part->utf8, key_bytes, NULL, part->bytes,
+                                 part->first_part, part->parts, &part->out);
+  case RINGCAST_ITEM_FLOAT:
+    return ringcast_build_float(builder, part->utf8, key_bytes, part->scalar.f);
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_BOOL:
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_LEAF:
+    return ringcast_build_scalar(builder, part->kind, part->utf8, key_bytes, part->scalar.i);
+  default:
+    return ringcast_build_data(builder, part->kind, part->utf8, key_bytes, NULL, part->bytes,
+                               part->flags, &part->out);
+  }
+}
+
+static bool is_in_order(const struct ringcast_tensor *tensor) {
+  if (tensor->flags & RINGCAST_TENSOR_DENSE) return true;
+  return tensor->data &&
+         (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
+}
+
+static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    bool is_tensor = part->kind == RINGCAST_ITEM_TENSOR;
+    if (!part->bytes || (is_tensor && (part->source.is_on_device || part->source.is_empty)))
+      continue;
+    if (!is_tensor) {
+      rc_py_copy_of(is_spilled, part->out, part->data, part->bytes);
+    } else if (is_in_order(&part->source.tensor)) {
+      rc_py_copy_of(is_spilled, part->out, part->source.tensor.data, part->bytes);
+    } else {
+      rc = ringcast_tensor_pack(&part->source.tensor, part->out);
+    }
+  }
+  return rc;
+}
+
+/* Hashes each tensor while its copy is in the cache. */
+static int copy_and_hash(const struct rc_py_encoding *encoding,
+                         struct ringcast_frame_builder *builder) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    uint64_t hash;
+    if (part->kind == RINGCAST_ITEM_TENSOR) {
+      struct ringcast_tensor tensor = part->source.tensor;
+      if (part->source.is_on_device) { /* on the device, in the pool's layout already */
+        tensor.data = part->out;
+        tensor.strides = NULL;
+      }
+      rc = rc_py_hash_pack(encoding->state, &tensor, part->bytes, part->out, encoding->hash, &hash);
+      if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
+    } else if (part->bytes) {
+      rc_py_copy(false, part->out, part->data, part->bytes);
+    }
+  }
+  return rc;
+}
+
+static int build(struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder,
+                 const struct ringcast_span *span, uint32_t tag) {
+  int rc =
+      ringcast_build_begin(builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    if (encoding->hash)
+      encoding->parts[i].source.tensor.flags &= ~RINGCAST_TENSOR_DENSE; /* a hash is of C order */
+    rc = build_part(builder, &encoding->parts[i], encoding->in_pool);
+  }
+  return rc;
+}
+
+static int copy_all(const struct rc_py_encoding *encoding, bool is_spilled) {
+  int rc;
+  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, is_spilled);
+  Py_BEGIN_ALLOW_THREADS
+  rc = copy_parts(encoding, is_spilled);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
+int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
+                         const struct ringcast_span *span, uint32_t tag, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  int rc = build(encoding, &builder, span, tag);
+  if (rc < 0) return rc;
+  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
+    if (rc < 0) return rc;
+    return ringcast_build_end(&builder, out_bytes);
+  }
+  rc = ringcast_build_end(&builder, out_bytes);
+  if (rc < 0) return rc;
+  return copy_all(encoding, is_spilled);
+}
+
+int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
+                                const struct ringcast_span *span, uint32_t tag,
+                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  int rc = build(encoding, &builder, span, tag);
+  if (rc == 0 && lease)
+    rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
+  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
+  if (rc == 0 && !lease) rc = rc_py_device_fetch(encoding, gpu);
+  if (rc < 0) return rc;
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
+  } else {
+    rc = copy_all(encoding, false);
+  }
+  if (rc < 0) return rc;
+  return ringcast_build_end(&builder, out_bytes);
 }

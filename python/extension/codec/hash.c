@@ -22,8 +22,9 @@
 enum { SHA_PIECE = 1 << 20, XXH_PIECE = 1 << 18 };
 
 static bool raise_unknown(PyObject *object) {
-  PyErr_Format(PyUnicode_Check(object) ? PyExc_ValueError : PyExc_TypeError,
-               "hash must be \"sha256\", \"xxh3\" or None, not %R", object);
+  PyObject *type = PyExc_TypeError;
+  if (PyUnicode_Check(object)) type = PyExc_ValueError;
+  PyErr_Format(type, "hash must be \"sha256\", \"xxh3\" or None, not %R", object);
   return false;
 }
 
@@ -37,17 +38,15 @@ bool rc_py_hash_argument(struct rc_py_state *state, PyObject *object, uint32_t *
   if (!*out) return raise_unknown(object);
 #ifndef RINGCAST_HAVE_XXHASH
   if (*out == RINGCAST_ITEM_XXH3) {
-    rc_py_raise_text(
-        state, ENOTSUP,
-        "this build of ringcast has no \"xxh3\": it was built without xxHash's header. "
-        "Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast anew, or use "
-        "hash=\"sha256\"");
+    rc_py_raise_text(state, ENOTSUP,
+                     "this build of ringcast has no \"xxh3\": it was built without xxHash's "
+                     "header. Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast "
+                     "anew, or use hash=\"sha256\"");
     return false;
   }
 #endif
-  if (*out == RINGCAST_ITEM_SHA256 && !state->sha256)
-    state->sha256 = rc_py_import("hashlib", "sha256");
-  return *out != RINGCAST_ITEM_SHA256 || state->sha256;
+  if (*out != RINGCAST_ITEM_SHA256) return true;
+  return rc_py_import_once(&state->sha256, "hashlib", "sha256");
 }
 
 PyObject *rc_py_hash_of_packed(void) {
@@ -71,9 +70,11 @@ static int pieces_begin(struct pieces *pieces, const struct ringcast_tensor *ten
                         uint64_t most, void *to) {
   bool is_plain = bytes == 0 || !tensor->strides ||
                   rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
-  *pieces =
-      (struct pieces){.from = is_plain ? tensor->data : to, .to = to, .most = most, .left = bytes};
-  if (is_plain) return 0;
+  *pieces = (struct pieces){.from = to, .to = to, .most = most, .left = bytes};
+  if (is_plain) {
+    pieces->from = tensor->data;
+    return 0;
+  }
   int rc;
   Py_BEGIN_ALLOW_THREADS
   rc = ringcast_tensor_pack(tensor, to);
@@ -83,7 +84,8 @@ static int pieces_begin(struct pieces *pieces, const struct ringcast_tensor *ten
 
 /* Copies the next piece to `*out`. Returns the size of the piece, 0 at the end. */
 static size_t pieces_next(struct pieces *pieces, const uint8_t **out) {
-  size_t bytes = pieces->left < pieces->most ? pieces->left : pieces->most;
+  size_t bytes = pieces->most;
+  if (pieces->left < bytes) bytes = pieces->left;
   *out = pieces->to;
   if (bytes == 0) return 0;
   if (pieces->to != pieces->from) memcpy(pieces->to, pieces->from, bytes);
@@ -95,15 +97,16 @@ static size_t pieces_next(struct pieces *pieces, const uint8_t **out) {
 
 /* ---- SHA-256 --------------------------------------------------------------------------------- */
 
-/* Releases the view at the end: code that got hold of the view (by the collector, or a replaced
- * hashlib) can't use the ring's memory afterwards. */
+/* Releases the view at the end: code that got hold of it (by the collector, or a replaced hashlib)
+ * can't use the ring's memory afterwards. */
 static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, size_t bytes) {
   PyObject *view = PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, PyBUF_READ);
-  PyObject *none = view ? PyObject_CallMethodOneArg(hasher, state->names.update, view) : NULL;
-  PyObject *released = none ? PyObject_CallMethodNoArgs(view, state->names.release) : NULL;
+  if (!view) return false;
+  PyObject *none = PyObject_CallMethodOneArg(hasher, state->names.update, view), *released = NULL;
+  if (none) released = PyObject_CallMethodNoArgs(view, state->names.release);
   Py_XDECREF(released);
   Py_XDECREF(none);
-  Py_XDECREF(view);
+  Py_DECREF(view);
   return released;
 }
 
@@ -112,8 +115,7 @@ static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *o
   bool ok = digest && PyBytes_Check(digest) && PyBytes_GET_SIZE(digest) >= (Py_ssize_t)sizeof *out;
   if (ok) {
     memcpy(out, PyBytes_AS_STRING(digest), sizeof *out);
-    *out =
-        __builtin_bswap64(*out); /* from big-endian; the layout is for little-endian hosts only */
+    *out = __builtin_bswap64(*out); /* from big-endian: hosts are little-endian */
   } else if (digest) {
     PyErr_SetString(PyExc_TypeError, "hashlib.sha256 gives no digest");
   }
@@ -124,12 +126,17 @@ static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *o
 static int pack_sha256(struct rc_py_state *state, struct pieces *pieces, uint64_t *out) {
   const uint8_t *piece;
   PyObject *hasher = PyObject_CallNoArgs(state->sha256);
-  bool ok = hasher;
-  for (size_t bytes; ok && (bytes = pieces_next(pieces, &piece)) > 0;)
+  if (!hasher) return RC_PY_RAISED;
+  bool ok = true;
+  size_t bytes = pieces_next(pieces, &piece);
+  while (ok && bytes > 0) {
     ok = update(state, hasher, piece, bytes);
+    bytes = pieces_next(pieces, &piece);
+  }
   ok = ok && take_digest(state, hasher, out);
-  Py_XDECREF(hasher);
-  return ok ? 0 : RC_PY_RAISED;
+  Py_DECREF(hasher);
+  if (!ok) return RC_PY_RAISED;
+  return 0;
 }
 
 /* ---- XXH3 ------------------------------------------------------------------------------------ */
@@ -144,13 +151,17 @@ static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
   }
   XXH3_state_t hasher;
   XXH3_64bits_reset(&hasher);
-  for (; bytes > 0; bytes = pieces_next(pieces, &piece)) XXH3_64bits_update(&hasher, piece, bytes);
+  while (bytes > 0) {
+    XXH3_64bits_update(&hasher, piece, bytes);
+    bytes = pieces_next(pieces, &piece);
+  }
   *out = XXH3_64bits_digest(&hasher);
   return 0;
 }
 #else
 static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
-  (void)pieces, (void)out;
+  (void)pieces;
+  (void)out;
   return -ENOTSUP; /* the argument was refused */
 }
 #endif
@@ -158,8 +169,9 @@ static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
 int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *tensor, uint64_t bytes,
                     void *to, uint32_t which, uint64_t *out) {
   struct pieces pieces;
-  int rc = pieces_begin(&pieces, tensor, bytes,
-                        which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
+  uint64_t most = XXH_PIECE;
+  if (which == RINGCAST_ITEM_SHA256) most = SHA_PIECE;
+  int rc = pieces_begin(&pieces, tensor, bytes, most, to);
   if (rc < 0) return rc;
   if (which == RINGCAST_ITEM_SHA256) return pack_sha256(state, &pieces, out);
   if (bytes <= RC_PY_COPY_WITH_GIL) return pack_xxh3(&pieces, out);

@@ -13,8 +13,10 @@
  * As in decode.c, what is read adds up to no more than the frame's size: entries with shared bytes
  * could otherwise take any amount of memory and time. A signal ends each loop.
  */
-#include "python/extension/codec/copy.h"
 #include "python/extension/codec/inspect.h"
+
+#include "python/extension/codec/copy.h"
+#include "python/extension/codec/scalars.h"
 
 struct look {
   const struct rc_py_inspector *how;
@@ -25,6 +27,11 @@ struct look {
 static bool damaged(const struct look *look, const char *what) {
   rc_py_raise_damaged(look->how->state, what);
   return false;
+}
+
+static int raise_damaged(const struct look *look, const char *what) {
+  damaged(look, what);
+  return -1;
 }
 
 static bool get_entry(const struct look *look, uint32_t index, struct ringcast_item *out) {
@@ -70,7 +77,8 @@ static int open_dict(struct look *look) {
   if (!get_entry(look, 0, &item)) return -1;
   bool may_be = item.kind == RINGCAST_ITEM_OBJECT || item.kind == RINGCAST_ITEM_PICKLE ||
                 item.kind == RINGCAST_ITEM_ERROR;
-  return may_be ? 0 : raise_no_dict("a single value");
+  if (may_be) return 0;
+  return raise_no_dict("a single value");
 }
 
 /* The dict, of which all is read. */
@@ -110,7 +118,8 @@ static PyObject *entry_keys(struct look *look) {
     Py_XDECREF(key);
     if (ok && PyDict_GET_SIZE(keys) != (Py_ssize_t)i + 1) ok = damaged(look, "a key twice");
   }
-  PyObject *list = ok ? PySequence_List(keys) : NULL;
+  PyObject *list = NULL;
+  if (ok) list = PySequence_List(keys);
   Py_XDECREF(keys);
   return list;
 }
@@ -131,7 +140,8 @@ static bool are_text(PyObject *keys) {
 PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   int opened = open_dict(&look);
-  if (opened != 0) return opened < 0 ? NULL : entry_keys(&look);
+  if (opened < 0) return NULL;
+  if (opened > 0) return entry_keys(&look);
   PyObject *dict = whole_dict(&look);
   PyObject *keys = dict ? PySequence_List(dict) : NULL;
   Py_XDECREF(dict);
@@ -209,19 +219,23 @@ static int select_item(struct look *look, uint32_t index, const struct ringcast_
   add_run(out, index, (uint64_t)index + 1);
   if (item->kind == RINGCAST_ITEM_OBJECT && parts > 0) {
     if (first <= index || first + parts > look->frame.count)
-      return damaged(look, "parts in disorder") - 1;
+      return raise_damaged(look, "parts in disorder");
     add_run(out, first, first + parts);
   }
-  return needs.leaves == 0 || add_pickle(look, out) ? 1 : -1;
+  if (needs.leaves > 0 && !add_pickle(look, out)) return -1;
+  return 1;
 }
 
 static int find_in_whole(const struct look *look, PyObject *key, PyObject **out) {
   PyObject *dict = whole_dict(look);
-  PyObject *value = dict ? PyDict_GetItemWithError(dict, key) : NULL;
-  int found = value ? 1 : PyErr_Occurred() ? -1 : 0;
-  if (value && out) *out = rc_py_ref(value);
-  Py_XDECREF(dict);
-  return found;
+  if (!dict) return -1;
+  PyObject *value = rc_py_ref(PyDict_GetItemWithError(dict, key));
+  Py_DECREF(dict);
+  if (!value && PyErr_Occurred()) return -1;
+  if (!value) return 0;
+  if (out) *out = value;
+  else Py_DECREF(value);
+  return 1;
 }
 
 /* As find; also gives the value in `*out`, unless NULL. */
@@ -232,8 +246,9 @@ static int find_entry(struct look *look, PyObject *key, PyObject **out) {
   int found = find(look, key, &index, &item);
   if (found <= 0 || !out) return found;
   int selected = select_item(look, index, &item, &selection);
+  if (selected < 0) return -1;
   if (selected == 0) return find_in_whole(look, key, out);
-  PyObject *dict = selected > 0 ? read_by(look, &selection) : NULL;
+  PyObject *dict = read_by(look, &selection);
   if (!dict) return -1;
   /* Take the only item, whatever its key: the ring may have changed meanwhile. */
   Py_ssize_t position = 0;
@@ -241,14 +256,16 @@ static int find_entry(struct look *look, PyObject *key, PyObject **out) {
   if (PyDict_Check(dict)) PyDict_Next(dict, &position, &other, &value);
   *out = rc_py_ref(value);
   Py_DECREF(dict);
-  return value || damaged(look, "it changes while it is read") ? 1 : -1;
+  if (!value) return raise_damaged(look, "it changes while it is read");
+  return 1;
 }
 
 static int look_for(const struct rc_py_inspector *looking, PyObject *key, PyObject **out) {
   struct look look = {.how = looking};
   int opened = open_dict(&look);
   if (opened < 0) return -1;
-  return opened ? find_entry(&look, key, out) : find_in_whole(&look, key, out);
+  if (opened == 0) return find_in_whole(&look, key, out);
+  return find_entry(&look, key, out);
 }
 
 PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key) {
@@ -262,8 +279,10 @@ PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *ke
 }
 
 PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject *key) {
-  int found = PyUnicode_Check(key) ? look_for(looking, key, NULL) : 0;
-  return found < 0 ? NULL : PyBool_FromLong(found);
+  if (!PyUnicode_Check(key)) Py_RETURN_FALSE;
+  int found = look_for(looking, key, NULL);
+  if (found < 0) return NULL;
+  return PyBool_FromLong(found);
 }
 
 /* ---- Hashes ---------------------------------------------------------------------------------- */
@@ -271,7 +290,8 @@ PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject
 /* None: no hash. */
 static PyObject *hash_of(const struct ringcast_item *item) {
   bool has = item->flags & (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3);
-  return has ? PyLong_FromUnsignedLongLong(item->hash) : rc_py_ref(Py_None);
+  if (!has) Py_RETURN_NONE;
+  return PyLong_FromUnsignedLongLong(item->hash);
 }
 
 /* The search through a nested value's tokens, with state of the frame so far: */
@@ -315,8 +335,13 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, ui
   switch (token->tag) {
   case RINGCAST_TAG_CLASS:
   case RINGCAST_TAG_SHAPE: return true; /* no value: a mark is of the next one */
-  case RINGCAST_TAG_MARK: return walk->is_marked = PyList_Append(walk->marked, Py_None) == 0;
-  case RINGCAST_TAG_PART: ok = walk_entry(walk, (*part)++); break;
+  case RINGCAST_TAG_MARK:
+    walk->is_marked = PyList_Append(walk->marked, Py_None) == 0;
+    return walk->is_marked;
+  case RINGCAST_TAG_PART:
+    ok = walk_entry(walk, *part);
+    ++*part;
+    break;
   case RINGCAST_TAG_PART_BYTEARRAY:
   case RINGCAST_TAG_PART_ARRAY: ++*part; break;
   case RINGCAST_TAG_ITEM: ok = walk_entry(walk, token->count); break;
@@ -327,36 +352,53 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, ui
   return ok;
 }
 
+/* Whether the item's parts follow those used so far. False: raised. */
+static bool take_parts(struct walk *walk, const struct ringcast_item *item, uint64_t needed) {
+  uint32_t parts;
+  uint64_t first = rc_py_first_part(item, &parts);
+  if (needed != parts) return damaged(walk->look, "parts in disorder");
+  if (parts == 0) return true;
+  if (first < walk->next || first + parts > walk->look->frame.count)
+    return damaged(walk->look, "parts in disorder");
+  walk->next = first + parts;
+  return true;
+}
+
+/* Searches the item's stream, of the bytes `stream`, into walk->found. */
+static bool walk_stream(struct walk *walk, const struct ringcast_item *item, PyObject *stream) {
+  struct ringcast_token token;
+  uint32_t parts;
+  uint64_t part = rc_py_first_part(item, &parts);
+  const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(stream);
+  struct ringcast_object object = {.at = data, .end = data + item->bytes};
+  walk->any = false;
+  walk->is_marked = false;
+  for (uint64_t i = 0; ringcast_token_read(&object, &token) == 0; i++) {
+    if (!rc_py_heed_signals(i) || !walk_token(walk, &token, &part)) return false;
+  }
+  return true;
+}
+
 /* The hashes of a nested value's tensors, or None without any hash. */
 static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item *item) {
   struct ringcast_object_needs needs;
-  struct ringcast_object object;
-  struct ringcast_token token;
-  uint32_t parts;
-  uint64_t first = rc_py_first_part(item, &parts), part = first;
   PyObject *stream = stream_of(walk->look, item, &needs);
-  bool ok =
-      stream && (parts == 0 || (first >= walk->next && first + parts <= walk->look->frame.count));
-  if (stream && (!ok || needs.parts != parts)) ok = damaged(walk->look, "parts in disorder");
-  if (parts > 0) walk->next = first + parts;
-  walk->found = ok ? PyList_New(0) : NULL;
-  walk->any = walk->is_marked = false;
-  if (walk->found)
-    object.at = (const uint8_t *)PyBytes_AS_STRING(stream), object.end = object.at + item->bytes;
-  for (uint64_t i = 0; walk->found && ringcast_token_read(&object, &token) == 0; i++) {
-    if (!rc_py_heed_signals(i) || !walk_token(walk, &token, &part)) Py_CLEAR(walk->found);
-  }
-  Py_XDECREF(stream);
+  if (!stream) return NULL;
+  walk->found = NULL;
+  if (take_parts(walk, item, needs.parts)) walk->found = PyList_New(0);
+  if (walk->found && !walk_stream(walk, item, stream)) Py_CLEAR(walk->found);
+  Py_DECREF(stream);
   if (!walk->found || (walk->any && needs.values > 1)) return walk->found;
-  PyObject *hash =
-      rc_py_ref(walk->any ? PyList_GET_ITEM(walk->found, 0) : Py_None); /* the value is a tensor */
+  PyObject *hash = rc_py_ref(Py_None);
+  if (walk->any) Py_SETREF(hash, rc_py_ref(PyList_GET_ITEM(walk->found, 0))); /* it is a tensor */
   Py_DECREF(walk->found);
   return hash;
 }
 
 static PyObject *hashes_of_item(struct walk *walk, const struct ringcast_item *item) {
   if (item->kind == RINGCAST_ITEM_TENSOR) return hash_of(item);
-  return item->kind == RINGCAST_ITEM_OBJECT ? hashes_of_nested(walk, item) : rc_py_ref(Py_None);
+  if (item->kind == RINGCAST_ITEM_OBJECT) return hashes_of_nested(walk, item);
+  Py_RETURN_NONE;
 }
 
 /* 1, 0, -1: raised. */
@@ -369,19 +411,30 @@ static int has_hashes(const struct look *look) {
   return 0;
 }
 
+/* Adds the item's hashes to the dict, if it has any. */
+static bool add_hashes(struct look *look, struct walk *walk, const struct ringcast_item *item,
+                       PyObject *dict) {
+  PyObject *hashes = hashes_of_item(walk, item), *key = NULL;
+  bool ok = hashes;
+  if (hashes && hashes != Py_None) {
+    key = make_key(look, item);
+    ok = key && PyDict_SetItem(dict, key, hashes) == 0;
+  }
+  Py_XDECREF(key);
+  Py_XDECREF(hashes);
+  return ok;
+}
+
 static PyObject *hashes_of_dict(struct look *look, struct walk *walk) {
   struct ringcast_item item;
   int has = has_hashes(look);
-  PyObject *dict = has < 0 ? NULL : PyDict_New();
+  if (has < 0) return NULL;
+  PyObject *dict = PyDict_New();
   bool ok = dict;
   for (uint32_t i = 0; ok && has && i < look->frame.count; i++) {
     ok = rc_py_heed_signals(i) && get_entry(look, i, &item);
     if (!ok || !item.key) break;
-    PyObject *hashes = hashes_of_item(walk, &item);
-    PyObject *key = hashes && hashes != Py_None ? make_key(look, &item) : NULL;
-    ok = hashes && (hashes == Py_None || (key && PyDict_SetItem(dict, key, hashes) == 0));
-    Py_XDECREF(key);
-    Py_XDECREF(hashes);
+    ok = add_hashes(look, walk, &item, dict);
   }
   if (!ok) Py_CLEAR(dict);
   return dict;
@@ -390,8 +443,10 @@ static PyObject *hashes_of_dict(struct look *look, struct walk *walk) {
 static PyObject *hashes_of_value(struct look *look, struct walk *walk) {
   struct ringcast_item item;
   int has = has_hashes(look);
-  if (has <= 0) return has < 0 ? NULL : rc_py_ref(Py_None);
-  return get_entry(look, 0, &item) ? hashes_of_item(walk, &item) : NULL;
+  if (has < 0) return NULL;
+  if (has == 0) Py_RETURN_NONE;
+  if (!get_entry(look, 0, &item)) return NULL;
+  return hashes_of_item(walk, &item);
 }
 
 PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *Py_UNUSED(key)) {
@@ -405,8 +460,12 @@ PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *
   }
   struct walk walk = {.look = &look, .marked = PyList_New(0)};
   if (!walk.marked) return NULL;
-  PyObject *hashes = look.frame.root == RINGCAST_ROOT_DICT ? hashes_of_dict(&look, &walk)
-                                                           : hashes_of_value(&look, &walk);
+  PyObject *hashes;
+  if (look.frame.root == RINGCAST_ROOT_DICT) {
+    hashes = hashes_of_dict(&look, &walk);
+  } else {
+    hashes = hashes_of_value(&look, &walk);
+  }
   Py_DECREF(walk.marked);
   return hashes;
 }

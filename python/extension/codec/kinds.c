@@ -3,8 +3,6 @@
  * values a state may have. */
 #include "python/extension/codec/kinds.h"
 
-#include "python/extension/errors.h"
-
 static const struct {
   const char *module, *name;
 } standard[RC_PY_STANDARD] = {
@@ -33,17 +31,20 @@ _Static_assert(RC_PY_STANDARD == RC_PY_ARRAY + 1, "a place for each type");
 /* The last part of a type's name: a static type's name starts with the module. */
 static const char *bare_name(const PyTypeObject *type) {
   const char *dot = strrchr(type->tp_name, '.');
-  return dot ? dot + 1 : type->tp_name;
+  if (!dot) return type->tp_name;
+  return dot + 1;
 }
 
 /* New. NULL, also with nothing raised: the module is not imported, or lacks the name. */
 static PyObject *find_imported(const char *module_name, const char *name) {
   PyObject *text = PyUnicode_FromString(module_name);
-  PyObject *module = text ? PyImport_GetModule(text) : NULL;
-  PyObject *found = module ? PyObject_GetAttrString(module, name) : NULL;
-  if (module && !found && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
-  Py_XDECREF(text);
-  Py_XDECREF(module);
+  if (!text) return NULL;
+  PyObject *module = PyImport_GetModule(text);
+  Py_DECREF(text);
+  if (!module) return NULL;
+  PyObject *found = PyObject_GetAttrString(module, name);
+  Py_DECREF(module);
+  if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) PyErr_Clear();
   return found;
 }
 
@@ -53,11 +54,16 @@ static bool is_found(int number, PyTypeObject *type, PyObject *found) {
   return found && PyType_Check(found) && PyType_IsSubtype(type, (PyTypeObject *)found);
 }
 
+/* Whether the type with the number may be this one, by its name. */
+static bool may_be(int number, const PyTypeObject *type, const char *name) {
+  if (number == RINGCAST_STANDARD_DTYPE) return strncmp(type->tp_name, "numpy.", 6) == 0;
+  return strcmp(standard[number].name, name) == 0;
+}
+
 int rc_py_standard_of(struct rc_py_state *state, PyTypeObject *type) {
   const char *name = bare_name(type);
-  bool is_numpys = strncmp(type->tp_name, "numpy.", 6) == 0;
   for (int i = 1; i < RC_PY_STANDARD; i++) {
-    if (i == RINGCAST_STANDARD_DTYPE ? !is_numpys : strcmp(standard[i].name, name) != 0) continue;
+    if (!may_be(i, type, name)) continue;
     PyObject *found = find_imported(standard[i].module, standard[i].name);
     if (!found && PyErr_Occurred()) return -1;
     bool is_it = is_found(i, type, found);
@@ -111,14 +117,28 @@ bool rc_py_is_zone_key(PyObject *key) {
   enum { ZONE_KEY_MOST = 255 };
   static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+/";
   const char *text = ascii_of(key);
-  size_t length = text ? (size_t)PyUnicode_GET_LENGTH(key) : 0;
+  if (!text) return false;
+  size_t length = (size_t)PyUnicode_GET_LENGTH(key);
   if (length == 0 || length > ZONE_KEY_MOST || strspn(text, good) != length) return false;
   return text[0] != '/' && text[length - 1] != '/' && !strstr(text, "//");
 }
 
+enum { DIGITS_MOST = 9, LETTERS_MOST = 7 }; /* of a dtype's text */
+static const char numbers[] = "0123456789";
+
+/* The end of "[10ns]" or "[ns]" at `text`; NULL: no such unit. NumPy takes a count of 0, and then
+ * divides by it. */
+static const char *unit_end(const char *text) {
+  const char *at = text + 1;
+  size_t count = strspn(at, numbers);
+  if (*at == '0' || count > DIGITS_MOST) return NULL;
+  at += count;
+  size_t letters = strspn(at, "abcdefghijklmnopqrstuvwxyzDMWY");
+  if (letters == 0 || letters > LETTERS_MOST || at[letters] != ']') return NULL;
+  return at + letters + 1;
+}
+
 bool rc_py_is_dtype_text(PyObject *object) {
-  enum { DIGITS_MOST = 9, LETTERS_MOST = 7 };
-  static const char numbers[] = "0123456789";
   const char *text = ascii_of(object), *end = text;
   if (!text) return false;
   if (*end && strchr("<>=|", *end)) end++;
@@ -126,12 +146,7 @@ bool rc_py_is_dtype_text(PyObject *object) {
   end++;
   size_t digits = strspn(end, numbers);
   end += digits;
-  if (*end == '[') { /* a unit of time; NumPy takes a count of 0, and then divides by it */
-    size_t count = *++end == '0' ? DIGITS_MOST + 1 : strspn(end, numbers);
-    size_t letters =
-        count > DIGITS_MOST ? 0 : strspn(end + count, "abcdefghijklmnopqrstuvwxyzDMWY");
-    if (letters == 0 || letters > LETTERS_MOST || end[count + letters] != ']') return false;
-    end += count + letters + 1;
-  }
+  if (*end == '[') end = unit_end(end);
+  if (!end) return false;
   return digits <= DIGITS_MOST && end == text + PyUnicode_GET_LENGTH(object);
 }

@@ -5,11 +5,9 @@
 #ifndef RC_EXTENSION_KINDS_H
 #define RC_EXTENSION_KINDS_H
 
-#include "python/extension/codec/encode.h"
+#include "python/extension/codec/tokens.h"
 
-#include "ringcast/object.h"
-
-/* array.array is looked up like the kinds, but has tokens of its own: array.c. */
+/* array.array is looked up like the kinds, but has tokens of its own: arrays.c. */
 #define RC_PY_ARRAY (RINGCAST_STANDARD_DTYPE + 1)
 
 /* ---- kinds.c --------------------------------------------------------------------------------- */
@@ -20,8 +18,7 @@ int rc_py_standard_of(struct rc_py_state *state, PyTypeObject *type);
 /* The type with the number, imported if need be; borrowed. NULL: raised. */
 PyTypeObject *rc_py_standard_type(struct rc_py_state *state, int number);
 
-/* The builtin type with the name, as a defaultdict's factory; NULL: no factory of the name
- * travels. */
+/* The builtin type with the name, as a defaultdict's factory; NULL: none that travels. */
 PyTypeObject *rc_py_factory_of(PyObject *name);
 /* Whether ZoneInfo may be called with the key: letters, digits and "_-+/", in no folder outside the
  * zones. */
@@ -35,8 +32,7 @@ bool rc_py_is_dtype_text(PyObject *text);
 #define RC_PY_STATE_DEPTH 4
 
 /* LEAF: the value has more than its state, and nothing was written. */
-enum rc_py_token_writer rc_py_token_write_standard(struct rc_py_encoding *encoding, int number,
-                                                   PyObject *value);
+enum rc_py_put rc_py_put_standard(struct rc_py_encoding *encoding, int number, PyObject *value);
 
 /* The parts of a container. */
 struct rc_py_contents {

@@ -7,9 +7,6 @@
  */
 #include "python/extension/codec/kinds.h"
 
-#include "python/extension/errors.h"
-#include "python/extension/tensors.h"
-
 #include <datetime.h>
 
 static PyObject *damaged(struct rc_py_state *state) {
@@ -29,7 +26,15 @@ static bool has_datetime(void) {
 
 static PyObject *call_one(struct rc_py_state *state, int number, PyObject *argument) {
   PyTypeObject *type = rc_py_standard_type(state, number);
-  return type ? made_or_damaged(state, PyObject_CallOneArg((PyObject *)type, argument)) : NULL;
+  if (!type) return NULL;
+  return made_or_damaged(state, PyObject_CallOneArg((PyObject *)type, argument));
+}
+
+static PyObject *call_two(struct rc_py_state *state, int number, PyObject *first,
+                          PyObject *second) {
+  PyTypeObject *type = rc_py_standard_type(state, number);
+  if (!type) return NULL;
+  return PyObject_CallFunctionObjArgs((PyObject *)type, first, second, NULL);
 }
 
 /* The two values of a tuple. */
@@ -46,18 +51,19 @@ static PyObject *make_defaultdict(struct rc_py_state *state, PyObject *plain) {
   PyObject *factory, *dict;
   if (!take_pair(plain, &factory, &dict) || !PyDict_CheckExact(dict)) return damaged(state);
   if (factory != Py_None) {
-    factory = PyUnicode_CheckExact(factory) ? (PyObject *)rc_py_factory_of(factory) : NULL;
+    if (!PyUnicode_CheckExact(factory)) return damaged(state);
+    factory = (PyObject *)rc_py_factory_of(factory);
     if (!factory) return damaged(state);
   }
-  PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_DEFAULTDICT);
-  return type ? PyObject_CallFunctionObjArgs((PyObject *)type, factory, dict, NULL) : NULL;
+  return call_two(state, RINGCAST_STANDARD_DEFAULTDICT, factory, dict);
 }
 
 /* Without __init__, which would count the items of the state. */
 static PyObject *make_counter(struct rc_py_state *state, PyObject *plain) {
   if (!PyDict_CheckExact(plain)) return damaged(state);
   PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_COUNTER);
-  PyObject *made = type ? PyDict_Type.tp_new(type, state->no_arguments, NULL) : NULL;
+  if (!type) return NULL;
+  PyObject *made = PyDict_Type.tp_new(type, state->no_arguments, NULL);
   if (made && PyDict_Merge(made, plain, 1) < 0) Py_CLEAR(made);
   return made;
 }
@@ -86,8 +92,7 @@ static PyObject *make_deque(struct rc_py_state *state, PyObject *plain) {
     PyErr_Clear(); /* OverflowError: the result is -1 then */
     if (count < PyList_GET_SIZE(list)) return damaged(state);
   }
-  PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_DEQUE);
-  return type ? PyObject_CallFunctionObjArgs((PyObject *)type, list, most, NULL) : NULL;
+  return call_two(state, RINGCAST_STANDARD_DEQUE, list, most);
 }
 
 /* ---- Times ----------------------------------------------------------------------------------- */
@@ -105,11 +110,11 @@ static const uint8_t *zoned_of(struct rc_py_state *state, PyObject *plain, Py_ss
   *zone = Py_None;
   if (!PyTuple_CheckExact(plain)) return bytes_of(plain, bytes);
   if (!take_pair(plain, &data, zone)) return NULL;
-  const PyObject *type = (PyObject *)Py_TYPE(*zone),
-                 *zoneinfo = state->standard[RINGCAST_STANDARD_ZONEINFO];
-  bool is_zone =
-      type == (PyObject *)Py_TYPE(PyDateTimeAPI->TimeZone_UTC) || (zoneinfo && type == zoneinfo);
-  return is_zone ? bytes_of(data, bytes) : NULL;
+  const PyObject *type = (PyObject *)Py_TYPE(*zone);
+  bool is_zone = type == (PyObject *)Py_TYPE(PyDateTimeAPI->TimeZone_UTC) ||
+                 type == state->standard[RINGCAST_STANDARD_ZONEINFO];
+  if (!is_zone) return NULL;
+  return bytes_of(data, bytes);
 }
 
 static int micro_of(const uint8_t *at) { return at[0] << 16 | at[1] << 8 | at[2]; }
@@ -149,7 +154,8 @@ static PyObject *make_timedelta(struct rc_py_state *state, PyObject *plain) {
   memcpy(parts, at, sizeof parts);
   bool ok = parts[0] >= -DAYS_MOST && parts[0] <= DAYS_MOST && parts[1] >= 0 && parts[1] < 86400 &&
             parts[2] >= 0 && parts[2] < 1000000;
-  return ok ? PyDelta_FromDSU(parts[0], parts[1], parts[2]) : damaged(state);
+  if (!ok) return damaged(state);
+  return PyDelta_FromDSU(parts[0], parts[1], parts[2]);
 }
 
 static PyObject *make_timezone(struct rc_py_state *state, PyObject *plain) {
@@ -157,20 +163,21 @@ static PyObject *make_timezone(struct rc_py_state *state, PyObject *plain) {
   if (PyTuple_CheckExact(plain) && !take_pair(plain, &offset, &name)) return damaged(state);
   if (!PyLong_CheckExact(offset) || (name && !PyUnicode_CheckExact(name))) return damaged(state);
   const int64_t day = INT64_C(86400) * 1000000;
-  int64_t all = PyLong_AsLongLong(offset);
-  if (all == -1 && PyErr_Occurred()) PyErr_Clear(), all = day;
-  if (all <= -day || all >= day) return damaged(state);
-  int64_t days = all < 0 ? -1 : 0, rest = all - days * day;
+  int overflow;
+  int64_t all = PyLong_AsLongLongAndOverflow(offset, &overflow);
+  if (overflow || all <= -day || all >= day) return damaged(state);
+  int64_t days = -(all < 0), rest = all - days * day;
   PyObject *delta = PyDelta_FromDSU((int)days, (int)(rest / 1000000), (int)(rest % 1000000));
-  PyObject *made = delta ? PyDateTimeAPI->TimeZone_FromTimeZone(delta, name) : NULL;
-  Py_XDECREF(delta);
+  if (!delta) return NULL;
+  PyObject *made = PyDateTimeAPI->TimeZone_FromTimeZone(delta, name);
+  Py_DECREF(delta);
   return made_or_damaged(state, made);
 }
 
 static PyObject *make_zoneinfo(struct rc_py_state *state, PyObject *plain) {
-  PyTypeObject *type =
-      rc_py_is_zone_key(plain) ? rc_py_standard_type(state, RINGCAST_STANDARD_ZONEINFO) : NULL;
-  if (!type) return PyErr_Occurred() ? NULL : damaged(state);
+  if (!rc_py_is_zone_key(plain)) return damaged(state);
+  PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_ZONEINFO);
+  if (!type) return NULL;
   PyObject *made = PyObject_CallOneArg((PyObject *)type, plain);
   bool is_missing =
       !made && (PyErr_ExceptionMatches(PyExc_KeyError) || PyErr_ExceptionMatches(PyExc_OSError) ||
@@ -186,8 +193,9 @@ static PyObject *make_zoneinfo(struct rc_py_state *state, PyObject *plain) {
 static PyObject *int_of_halves(uint64_t high, uint64_t low) {
   PyObject *bits = PyLong_FromLong(64), *top = PyLong_FromUnsignedLongLong(high);
   PyObject *bottom = PyLong_FromUnsignedLongLong(low);
-  PyObject *shifted = bits && top ? PyNumber_Lshift(top, bits) : NULL;
-  PyObject *whole = shifted && bottom ? PyNumber_Or(shifted, bottom) : NULL;
+  PyObject *shifted = NULL, *whole = NULL;
+  if (bits && top) shifted = PyNumber_Lshift(top, bits);
+  if (shifted && bottom) whole = PyNumber_Or(shifted, bottom);
   Py_XDECREF(bits);
   Py_XDECREF(top);
   Py_XDECREF(bottom);
@@ -200,16 +208,18 @@ static PyObject *safety_of(struct rc_py_state *state, int safety) {
   static const char *const names[] = {"unknown", "safe", "unsafe"};
   if (safety < 0 && state->uuid_unknown) return rc_py_ref(state->uuid_unknown);
   PyObject *members = rc_py_import("uuid", "SafeUUID");
-  PyObject *member = members ? PyObject_GetAttrString(members, names[safety + 1]) : NULL;
-  Py_XDECREF(members);
+  if (!members) return NULL;
+  PyObject *member = PyObject_GetAttrString(members, names[safety + 1]);
+  Py_DECREF(members);
   if (member && safety < 0) state->uuid_unknown = rc_py_ref(member);
   return member;
 }
 
 /* By object.__new__ and object.__setattr__, as UUID's own pickle does. */
 static PyObject *make_uuid(struct rc_py_state *state, PyObject *plain) {
+  int safety = -1;
   const uint8_t *at = bytes_of(plain, 17);
-  int safety = at ? at[16] : -1;
+  if (at) safety = at[16];
   if (!at) at = bytes_of(plain, 16);
   if (!at || safety > 1) return damaged(state);
   uint64_t high, low;
@@ -219,9 +229,8 @@ static PyObject *make_uuid(struct rc_py_state *state, PyObject *plain) {
   if (!type) return NULL;
   PyObject *value = int_of_halves(__builtin_bswap64(high), __builtin_bswap64(low));
   PyObject *is_safe = safety_of(state, safety);
-  PyObject *name = PyUnicode_InternFromString("int");
-  PyObject *made =
-      value && is_safe && name ? PyBaseObject_Type.tp_new(type, state->no_arguments, NULL) : NULL;
+  PyObject *name = PyUnicode_InternFromString("int"), *made = NULL;
+  if (value && is_safe && name) made = PyBaseObject_Type.tp_new(type, state->no_arguments, NULL);
   bool ok = made && PyObject_GenericSetAttr(made, name, value) == 0 &&
             PyObject_GenericSetAttr(made, state->names.is_safe, is_safe) == 0;
   if (!ok) Py_CLEAR(made);
@@ -237,7 +246,8 @@ static PyObject *make_windows_path(struct rc_py_state *state, PyObject *plain) {
     if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(plain, i))) return damaged(state);
   }
   PyTypeObject *type = rc_py_standard_type(state, RINGCAST_STANDARD_PUREWINDOWSPATH);
-  return type ? made_or_damaged(state, PyObject_CallObject((PyObject *)type, plain)) : NULL;
+  if (!type) return NULL;
+  return made_or_damaged(state, PyObject_CallObject((PyObject *)type, plain));
 }
 
 static PyObject *make_decimal(struct rc_py_state *state, PyObject *plain) {

@@ -12,9 +12,7 @@
  */
 #include "python/extension/codec/leaves.h"
 
-#include "python/extension/call.h"
-#include "python/extension/errors.h"
-#include "python/extension/tensors.h"
+#include "python/extension/codec/parts.h"
 
 /* The members of _pickling.make_pickler()'s tuple. */
 enum { PICKLER, WRITTEN, BUFFERS, TABLE, COPYREG, TORCH };
@@ -23,11 +21,63 @@ enum { PICKLER, WRITTEN, BUFFERS, TABLE, COPYREG, TORCH };
  * holders, the memo is searched in Python. */
 enum { KEPT_BYTES = 1 << 14, SEARCHED_HOLDERS = 16 };
 
+/* ---- Noted ----------------------------------------------------------------------------------- */
+
+void rc_py_refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  struct rc_py_state *state = encoding->state;
+  if (!rc_py_import_once(&state->refuse_value, "ringcast._pickling", "refuse_value")) return;
+  PyObject *place = rc_py_step_path(step);
+  if (!place) return;
+  PyObject *none = PyObject_CallFunctionObjArgs(state->refuse_value, place, value, NULL);
+  Py_XDECREF(none);
+  Py_DECREF(place);
+}
+
+/* Whether the container has references besides its own container's and the walk's. */
+static bool is_known_elsewhere(const struct rc_py_step *step) {
+  Py_ssize_t own = 1;
+  if (step->up) own = 2;
+  if (Py_REFCNT(step->container) > own) return true;
+  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) &&
+         *PyObject_GET_WEAKREFS_LISTPTR(step->container);
+}
+
+/* Notes the containers of a leaf: if the leaf's pickle meets one of the containers, the container
+ * contains itself by way of the leaf. If no container was entered since the last leaf, all are
+ * noted already. */
+static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
+  if (encoding->noted == encoding->entered + 1) return true;
+  encoding->noted = encoding->entered + 1;
+  if (!encoding->holders) encoding->holders = PyList_New(0);
+  if (!encoding->holders) return false;
+  for (; step; step = step->up) {
+    if (!step->container || !is_known_elsewhere(step)) continue;
+    if (PyList_Append(encoding->holders, step->container) < 0) return false;
+  }
+  return true;
+}
+
+Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value,
+                          struct rc_py_step *step) {
+  if (!encoding->allow_pickle) {
+    rc_py_refuse(encoding, value, step);
+    return -1;
+  }
+  if (!encoding->leaves) encoding->leaves = PyList_New(0);
+  if (!encoding->leaves) return -1;
+  if (!note_holders(encoding, step)) return -1;
+  if (PyList_Append(encoding->leaves, value) < 0) return -1;
+  return PyList_GET_SIZE(encoding->leaves) - 1;
+}
+
+/* ---- Pickled --------------------------------------------------------------------------------- */
+
 /* 1, 0, -1. */
 static int is_current(const struct rc_py_state *state, PyObject *tools) {
   PyObject *torch = PyDict_GetItemWithError(PyImport_GetModuleDict(), state->names.torch);
   if (!torch && PyErr_Occurred()) return -1;
-  if ((torch ? torch : Py_None) != PyTuple_GET_ITEM(tools, TORCH)) return 0;
+  if (!torch) torch = Py_None;
+  if (torch != PyTuple_GET_ITEM(tools, TORCH)) return 0;
   return PyObject_RichCompareBool(PyTuple_GET_ITEM(tools, TABLE), PyTuple_GET_ITEM(tools, COPYREG),
                                   Py_EQ);
 }
@@ -35,13 +85,13 @@ static int is_current(const struct rc_py_state *state, PyObject *tools) {
 static PyObject *take_pickler(struct rc_py_state *state) {
   PyObject *tools = state->pickler;
   state->pickler = NULL;
-  int current = tools ? is_current(state, tools) : 0;
-  if (current > 0) return tools;
-  Py_XDECREF(tools);
-  if (current < 0) return NULL;
-  if (!state->make_pickler &&
-      !(state->make_pickler = rc_py_import("ringcast._pickling", "make_pickler")))
-    return NULL;
+  if (tools) {
+    int current = is_current(state, tools);
+    if (current > 0) return tools;
+    Py_DECREF(tools);
+    if (current < 0) return NULL;
+  }
+  if (!rc_py_import_once(&state->make_pickler, "ringcast._pickling", "make_pickler")) return NULL;
   return PyObject_CallNoArgs(state->make_pickler);
 }
 
@@ -64,11 +114,14 @@ static bool give_pickler(struct rc_py_state *state, PyObject *tools, bool keeps)
 }
 
 static PyObject *join(PyObject *pieces) {
-  PyObject *only = PyList_GET_SIZE(pieces) == 1 ? PyList_GET_ITEM(pieces, 0) : NULL;
-  if (only && PyBytes_CheckExact(only)) return rc_py_ref(only);
+  if (PyList_GET_SIZE(pieces) == 1) {
+    PyObject *only = PyList_GET_ITEM(pieces, 0);
+    if (PyBytes_CheckExact(only)) return rc_py_ref(only);
+  }
   PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
-  PyObject *joined = nothing ? PyObject_CallMethod(nothing, "join", "O", pieces) : NULL;
-  Py_XDECREF(nothing);
+  if (!nothing) return NULL;
+  PyObject *joined = PyObject_CallMethod(nothing, "join", "O", pieces);
+  Py_DECREF(nothing);
   return joined;
 }
 
@@ -96,13 +149,13 @@ static int has_met(struct rc_py_state *state, PyObject *pickler, PyObject *pickl
   if (PyList_GET_SIZE(holders) <= SEARCHED_HOLDERS)
     Py_TYPE(pickler)->tp_traverse(pickler, visit, &search);
   if (search.sees_memo) return search.has_met;
-  if (!state->has_met && !(state->has_met = rc_py_import("ringcast._pickling", "has_met")))
-    return -1;
+  if (!rc_py_import_once(&state->has_met, "ringcast._pickling", "has_met")) return -1;
   return rc_py_is_yes(PyObject_CallFunctionObjArgs(state->has_met, pickler, holders, NULL));
 }
 
 /* Raises the current exception anew, with the place of the value that can't be pickled. */
 static void explain(PyObject *value, PyObject *root) {
+  PyObject *are_leaves = Py_False;
   PyObject *type, *error, *traceback;
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return;
   PyErr_Fetch(&type, &error, &traceback);
@@ -110,10 +163,11 @@ static void explain(PyObject *value, PyObject *root) {
   if (traceback) PyException_SetTraceback(error, traceback);
   PyObject *explained = rc_py_import("ringcast._pickling", "explain");
   PyObject *none = NULL;
-  if (explained) {
-    none = PyObject_CallFunctionObjArgs(explained, root ? root : value, error,
-                                        root ? Py_True : Py_False, NULL);
+  if (root) {
+    value = root;
+    are_leaves = Py_True;
   }
+  if (explained) none = PyObject_CallFunctionObjArgs(explained, value, error, are_leaves, NULL);
   Py_XDECREF(none);
   Py_XDECREF(explained);
   Py_XDECREF(type);
@@ -121,12 +175,22 @@ static void explain(PyObject *value, PyObject *root) {
   Py_XDECREF(traceback);
 }
 
+/* What the pickler has written. False: raised. */
+static bool take_pickle(PyObject *tools, PyObject **data, PyObject **buffers) {
+  PyObject *found = PyTuple_GET_ITEM(tools, BUFFERS);
+  *data = join(PyTuple_GET_ITEM(tools, WRITTEN));
+  if (!*data) return false;
+  if (PyList_GET_SIZE(found) == 0) return true;
+  *buffers = PyList_GetSlice(found, 0, PyList_GET_SIZE(found));
+  return *buffers;
+}
+
 static int dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders,
                 PyObject **data, PyObject **buffers) {
   *data = *buffers = NULL;
   PyObject *tools = take_pickler(state);
   if (!tools) return -1;
-  PyObject *pickler = PyTuple_GET_ITEM(tools, PICKLER), *found = PyTuple_GET_ITEM(tools, BUFFERS);
+  PyObject *pickler = PyTuple_GET_ITEM(tools, PICKLER);
   PyObject *none = PyObject_CallMethodOneArg(pickler, state->names.dump, value);
   if (!none) {
     Py_DECREF(tools);
@@ -134,15 +198,16 @@ static int dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyOb
     return -1;
   }
   Py_DECREF(none);
-  bool ok = (*data = join(PyTuple_GET_ITEM(tools, WRITTEN))) != NULL;
-  if (ok && PyList_GET_SIZE(found) > 0)
-    ok = (*buffers = PyList_GetSlice(found, 0, PyList_GET_SIZE(found))) != NULL;
-  int met = ok && root && holders ? has_met(state, pickler, value, holders) : 0;
-  ok = give_pickler(state, tools, ok && PyBytes_GET_SIZE(*data) <= KEPT_BYTES) && ok && met == 0;
-  if (ok) return 1;
+  int met = 0;
+  bool ok = take_pickle(tools, data, buffers);
+  if (ok && root && holders) met = has_met(state, pickler, value, holders);
+  bool keeps = ok && PyBytes_GET_SIZE(*data) <= KEPT_BYTES;
+  if (!give_pickler(state, tools, keeps)) ok = false;
+  if (ok && met == 0) return 1;
   Py_CLEAR(*data);
   Py_CLEAR(*buffers);
-  return met > 0 ? 0 : -1;
+  if (met > 0) return 0;
+  return -1;
 }
 
 int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders,
@@ -153,13 +218,16 @@ int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root
   return dumped;
 }
 
+/* ---- Unpickled ------------------------------------------------------------------------------- */
+
 static PyObject *load(struct rc_py_state *state, PyObject *data, PyObject *buffers) {
   PyObject *arguments[] = {data, buffers};
-  if (!state->loads && !(state->loads = rc_py_import("pickle", "loads"))) return NULL;
+  if (!rc_py_import_once(&state->loads, "pickle", "loads")) return NULL;
   if (PyList_GET_SIZE(buffers) == 0) return PyObject_CallOneArg(state->loads, data);
   PyObject *names = PyTuple_Pack(1, state->names.buffers);
-  PyObject *value = names ? PyObject_Vectorcall(state->loads, arguments, 1, names) : NULL;
-  Py_XDECREF(names);
+  if (!names) return NULL;
+  PyObject *value = PyObject_Vectorcall(state->loads, arguments, 1, names);
+  Py_DECREF(names);
   return value;
 }
 

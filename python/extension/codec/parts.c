@@ -1,10 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a frame that is measured: memory, buffers, leaves, and the frame's size. */
-#include "python/extension/codec/device.h"
-#include "python/extension/codec/encode.h"
+#include "python/extension/codec/parts.h"
 
-/* Memory kept for the next frame, at most. */
-enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
+#include "python/extension/codec/device.h"
+
+/* Beyond any address space; below the limit, sums can't overflow. */
+#define MOST_BYTES (UINT64_C(1) << 48)
+
+/* ---- Where in the value ---------------------------------------------------------------------- */
+
+enum {
+  KEY_SHOWN = 60,   /* characters of a key */
+  STEPS_SHOWN = 32, /* of the way, from the root */
+};
+
+/* repr(key), shortened; if repr() fails, the key's type. */
+static PyObject *key_text(PyObject *key) {
+  PyObject *text = PyObject_Repr(key);
+  if (!text) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+    PyErr_Clear();
+    return PyUnicode_FromFormat("<%s>", Py_TYPE(key)->tp_name);
+  }
+  if (PyUnicode_GET_LENGTH(text) <= KEY_SHOWN) return text;
+  PyObject *start = PyUnicode_Substring(text, 0, KEY_SHOWN);
+  Py_DECREF(text);
+  if (!start) return NULL;
+  PyObject *shortened = PyUnicode_FromFormat("%U...", start);
+  Py_DECREF(start);
+  return shortened;
+}
+
+static PyObject *path_with_key(PyObject *way, PyObject *key) {
+  PyObject *text = key_text(key);
+  if (!text) return NULL;
+  PyObject *path = PyUnicode_FromFormat("%U[%U]", way, text);
+  Py_DECREF(text);
+  return path;
+}
+
+static PyObject *path_with(PyObject *way, const struct rc_py_step *step) {
+  if (!step->up) return path_with_key(way, step->key);
+  switch (step->index) {
+  case RC_PY_STEP_KEY: return path_with_key(way, step->key);
+  case RC_PY_STEP_FIELD: return PyUnicode_FromFormat("%U.%U", way, step->key);
+  case RC_PY_STEP_MEMBER: return PyUnicode_FromFormat("%U{...}", way);
+  case RC_PY_STEP_OF_KEY: return PyUnicode_FromFormat("a key of %U", way);
+  default: return PyUnicode_FromFormat("%U[%zd]", way, step->index);
+  }
+}
+
+/* From the root down; a very long path is cut after its first steps. */
+PyObject *rc_py_step_path(void *context) {
+  const struct rc_py_step *shown[STEPS_SHOWN];
+  int steps = 0;
+  for (const struct rc_py_step *step = context; step; step = step->up) {
+    shown[steps % STEPS_SHOWN] = step;
+    steps++;
+  }
+  PyObject *path = PyUnicode_FromString("value");
+  for (int i = 1; path && i <= steps && i <= STEPS_SHOWN; i++) {
+    const struct rc_py_step *step = shown[(steps - i) % STEPS_SHOWN];
+    if (step->up || step->key) Py_SETREF(path, path_with(path, step));
+  }
+  if (path && steps > STEPS_SHOWN) {
+    Py_SETREF(path, PyUnicode_FromFormat("%U... (%d levels down)", path, steps - 1));
+  }
+  return path;
+}
+
+/* ---- Parts ----------------------------------------------------------------------------------- */
 
 struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
   if (!rc_py_grow((void **)&encoding->parts, encoding->count, &encoding->room,
@@ -15,70 +79,6 @@ struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key
   part->key = rc_py_ref(key);
   part->value = rc_py_ref(value);
   return part;
-}
-
-void rc_py_parts_drop(struct rc_py_encoding *encoding) {
-  for (size_t i = 0; i < encoding->count; i++) {
-    struct rc_py_part *part = &encoding->parts[i];
-    rc_py_source_clear(&part->source);
-    Py_XDECREF(part->key);
-    Py_XDECREF(part->value);
-  }
-  encoding->count = 0;
-  encoding->stream_bytes = 0;
-  encoding->on_device = 0;
-  encoding->has_streams = encoding->is_loose = false;
-  Py_CLEAR(encoding->leaves);
-  Py_CLEAR(encoding->holders);
-  encoding->noted = 0;
-  if (encoding->repeats) rc_py_repeats_clear(encoding->repeats);
-}
-
-void rc_py_parts_begin(struct rc_py_encoding *encoding) {
-  struct rc_py_spare *spare = &encoding->state->spare;
-  encoding->parts = spare->parts;
-  encoding->room = spare->part_room;
-  encoding->stream = spare->stream;
-  encoding->stream_room = spare->stream_room;
-  encoding->texts = spare->texts;
-  encoding->repeats = spare->repeats;
-  *spare = (struct rc_py_spare){0};
-}
-
-static void give_memory(struct rc_py_encoding *encoding) {
-  struct rc_py_spare *spare = &encoding->state->spare;
-  if (!spare->stream && encoding->stream_room <= STREAM_KEPT) {
-    spare->stream = encoding->stream;
-    spare->stream_room = encoding->stream_room;
-  } else {
-    PyMem_Free(encoding->stream);
-  }
-  if (!spare->parts && encoding->room <= PARTS_KEPT) {
-    spare->parts = encoding->parts;
-    spare->part_room = encoding->room;
-  } else {
-    PyMem_Free(encoding->parts);
-  }
-  if (!spare->texts) {
-    spare->texts = encoding->texts;
-  } else {
-    PyMem_Free(encoding->texts);
-  }
-  if (!spare->repeats) {
-    spare->repeats = encoding->repeats;
-  } else {
-    rc_py_repeats_free(encoding->repeats);
-  }
-  encoding->stream = NULL;
-  encoding->parts = NULL;
-  encoding->texts = NULL;
-  encoding->repeats = NULL;
-}
-
-void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
-  rc_py_parts_drop(encoding);
-  give_memory(encoding);
-  Py_CLEAR(encoding->class_cache);
 }
 
 bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer,
@@ -93,69 +93,105 @@ bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer,
   }
   if (kind == RINGCAST_ITEM_BUFFER) {
     bool is_array = view->obj && (PyObject *)Py_TYPE(view->obj) == encoding->state->numpy.ndarray;
-    part->flags =
-        (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
+    if (view->readonly) part->flags |= RINGCAST_ITEM_READONLY;
+    if (is_array) part->flags |= RINGCAST_ITEM_NUMPY;
   }
   part->data = view->buf;
   part->bytes = (uint64_t)view->len;
   return true;
 }
 
-/* ---- Leaves ---------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
-void rc_py_refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
-  struct rc_py_state *state = encoding->state;
-  if (!state->refuse_value &&
-      !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value")))
-    return;
+/* A BufferError of an array's own __dlpack__ names the reason; this adds the array's place in the
+ * value. */
+static int place_buffer_error(struct rc_py_step *step) {
+  PyObject *type, *error, *traceback;
+  if (!PyErr_ExceptionMatches(PyExc_BufferError)) return -1;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
   PyObject *place = rc_py_step_path(step);
-  PyObject *none =
-      place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, value, NULL) : NULL;
-  Py_XDECREF(none);
+  if (place) PyErr_Format(PyExc_BufferError, "%U: %S", place, error);
   Py_XDECREF(place);
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(traceback);
+  return -1;
 }
 
-/* Whether the container has references besides its own container's and the walk's. */
-static bool is_known_elsewhere(const struct rc_py_step *step) {
-  if (Py_REFCNT(step->container) > (step->up ? 2 : 1)) return true;
-  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) &&
-         *PyObject_GET_WEAKREFS_LISTPTR(step->container);
+/* A tensor without gaps keeps its order of memory. */
+static void keep_order(struct rc_py_source *source) {
+  struct ringcast_tensor *tensor = &source->tensor;
+  if (source->is_on_device || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
+    return;
+  if (rc_py_is_dense(tensor)) tensor->flags |= RINGCAST_TENSOR_DENSE;
 }
 
-/* Notes the containers of a leaf: if the leaf's pickle meets one of the containers, the container
- * contains itself by way of the leaf. If no container was entered since the last leaf, all are
- * noted already. */
-static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
-  if (encoding->noted == encoding->entered + 1) return true;
-  encoding->noted = encoding->entered + 1;
-  if (!encoding->holders && !(encoding->holders = PyList_New(0))) return false;
-  for (; step; step = step->up) {
-    if (!step->container || !is_known_elsewhere(step)) continue;
-    if (PyList_Append(encoding->holders, step->container) < 0) return false;
+bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *out,
+                         struct rc_py_step *step, uint64_t *bytes) {
+  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) {
+    keep_order(out);
+    return true;
   }
-  return true;
+  rc_py_source_clear(out);
+  PyObject *place = rc_py_step_path(step);
+  if (place)
+    rc_py_raise_text(encoding->state, EMSGSIZE, "%U has more bytes than can be counted", place);
+  Py_XDECREF(place);
+  return false;
 }
 
-Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value,
-                          struct rc_py_step *step) {
-  if (!encoding->allow_pickle) {
-    rc_py_refuse(encoding, value, step);
-    return -1;
+/* A placeholder is described by an array or tensor of its shape, which has a single element in
+ * memory. */
+static int describe_empty(struct rc_py_state *state, PyObject *placeholder, struct rc_py_step *step,
+                          struct rc_py_source *out) {
+  PyObject *like = PyObject_GetAttr(placeholder, state->names.like);
+  if (!like) return -1;
+  int described = rc_py_torch_describe(state, like, true, rc_py_step_path, step, out);
+  if (described == 0) described = rc_py_numpy_describe(state, like, out);
+  Py_DECREF(like);
+  out->is_empty = described > 0;
+  return described;
+}
+
+/* A tensor on any device, or an array. */
+static int describe_data(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                         struct rc_py_source *out) {
+  struct rc_py_state *state = encoding->state;
+  bool takes_cuda = encoding->sends_from != RC_PY_FROM_NONE;
+  int described = rc_py_torch_describe(state, value, takes_cuda, rc_py_step_path, step, out);
+  if (described == 0) described = rc_py_numpy_describe(state, value, out);
+  if (described == 0 && takes_cuda) {
+    described = rc_py_cuda_describe(state, value, out);
+    if (described < 0) return place_buffer_error(step);
   }
-  if (!encoding->leaves && !(encoding->leaves = PyList_New(0))) return -1;
-  if (!note_holders(encoding, step)) return -1;
-  return PyList_Append(encoding->leaves, value) == 0 ? PyList_GET_SIZE(encoding->leaves) - 1 : -1;
+  if (described <= 0 || !out->is_on_device) return described;
+  return rc_py_device_note(encoding, value, rc_py_step_path, step, out);
 }
 
-/* ---- Size ------------------------------------------------------------------------------------ */
+int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                      struct rc_py_source *out, uint64_t *bytes) {
+  struct rc_py_state *state = encoding->state;
+  bool is_empty = encoding->takes_empty && (PyObject *)Py_TYPE(value) == state->empty_type;
+  int described;
+  if (is_empty) {
+    described = describe_empty(state, value, step, out);
+  } else {
+    described = describe_data(encoding, value, step, out);
+  }
+  if (described <= 0) return described;
+  if (!rc_py_source_finish(encoding, out, step, bytes)) return -1;
+  return 1;
+}
+
+/* ---- The frame's size ------------------------------------------------------------------------ */
 
 bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
   uint64_t total = 0;
   encoding->plan = (struct ringcast_frame_plan){0};
   for (size_t i = 0; i < encoding->count; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
-    /* Beyond any address space; below the limit, sums can't overflow. */
-    if (part->bytes > UINT64_C(1) << 48 || total > UINT64_C(1) << 48) {
+    if (part->bytes > MOST_BYTES || total > MOST_BYTES) {
       rc_py_raise_text(encoding->state, EMSGSIZE, "the value has more bytes than fit in any ring");
       return false;
     }
@@ -172,4 +208,9 @@ bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
   }
   encoding->copy_bytes = total;
   return true;
+}
+
+bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets) {
+  rc_py_device_place(encoding, offsets);
+  return rc_py_encoding_plan(encoding);
 }

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading references: marked values, texts, items of the root dict, parts, leaves. */
-#include "python/extension/call.h"
-#include "python/extension/codec/array.h"
-#include "python/extension/codec/stack.h"
-#include "python/extension/codec/token_read.h"
+#include "python/extension/codec/references.h"
 
-/* The hash of a tuple asks every value in the tuple, at each place where the value stands: BACKs
+/* The hash of a tuple asks every value in it, at each place where the value stands: BACKs
  * let a frame of 200 bytes name a key of 2^40 places. So what BACKs add to all keys of a frame is
  * bounded: by HASHED_MOST bytes of tokens, and HASHED_PER_BYTE more for each byte of the frame. A
  * hash also goes down by recursion, as does the end of a slice, and a value of BACKs can be far
@@ -19,23 +16,23 @@ enum {
 
 /* ---- Repeated values ------------------------------------------------------------------------- */
 
-Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *getting, int depth,
+Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *reader, int depth,
                             struct rc_py_span *outer) {
-  struct rc_py_marked *marked = getting->marked;
+  struct rc_py_marked *marked = reader->marked;
   if (!rc_py_grow((void **)&marked->marks, marked->count, &marked->room, sizeof *marked->marks))
     return -1;
   /* Until the end, where the value began. */
-  marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)getting->object.at};
+  marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)reader->object.at};
   *outer = rc_py_span_begin(marked, depth);
   return (Py_ssize_t)marked->count++;
 }
 
-void rc_py_mark_end(struct rc_py_token_reader *getting, Py_ssize_t number, PyObject *value,
+void rc_py_mark_end(struct rc_py_token_reader *reader, Py_ssize_t number, PyObject *value,
                     int depth, const struct rc_py_span *outer) {
-  struct rc_py_marked *marked = getting->marked;
+  struct rc_py_marked *marked = reader->marked;
   struct rc_py_mark *mark = &marked->marks[number];
   mark->value = rc_py_ref(value);
-  mark->weight = rc_py_sum(marked->span.named, (uintptr_t)getting->object.at - mark->weight);
+  mark->weight = rc_py_sum(marked->span.named, (uintptr_t)reader->object.at - mark->weight);
   mark->height = marked->span.deepest - (uint64_t)depth;
   rc_py_span_end(marked, outer);
 }
@@ -44,12 +41,12 @@ static void reach(struct rc_py_marked *marked, uint64_t depth) {
   if (marked->span.deepest < depth) marked->span.deepest = depth;
 }
 
-PyObject *rc_py_token_read_back(struct rc_py_token_reader *getting, uint64_t back, int depth) {
-  struct rc_py_marked *marked = getting->marked;
-  const struct rc_py_mark *mark =
-      back < marked->count ? &marked->marks[marked->count - 1 - back] : NULL;
+PyObject *rc_py_get_back(struct rc_py_token_reader *reader, uint64_t back, int depth) {
+  struct rc_py_marked *marked = reader->marked;
+  const struct rc_py_mark *mark = NULL;
+  if (back < marked->count) mark = &marked->marks[marked->count - 1 - back];
   if (!mark || !mark->value)
-    return stream_damaged(getting, "a value that was not there before, or holds itself");
+    return stream_damaged(reader, "a value that was not there before, or holds itself");
   marked->span.named = rc_py_sum(marked->span.named, mark->weight);
   reach(marked, (uint64_t)depth + mark->height);
   marked->last = mark->value;
@@ -63,41 +60,40 @@ static bool raise_no_stack(void) {
   return false;
 }
 
-bool rc_py_may_go_deep(struct rc_py_token_reader *getting, int depth) {
-  if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(getting, "it is nested too deep");
-  reach(getting->marked, (uint64_t)depth);
-  return rc_py_stack_has_room(&getting->stack_floor, 0) || raise_no_stack();
+bool rc_py_may_go_deep(struct rc_py_token_reader *reader, int depth) {
+  if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(reader, "it is nested too deep");
+  reach(reader->marked, (uint64_t)depth);
+  return rc_py_stack_has_room(&reader->stack_floor, 0) || raise_no_stack();
 }
 
-bool rc_py_is_shallow(struct rc_py_token_reader *getting, int depth) {
-  bool is_shallow = getting->marked->span.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
-  return is_shallow || stream_damaged(getting, "a key, slice or deque that is nested too deep");
+bool rc_py_is_shallow(struct rc_py_token_reader *reader, int depth) {
+  bool is_shallow = reader->marked->span.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
+  return is_shallow || stream_damaged(reader, "a key, slice or deque that is nested too deep");
 }
 
-bool rc_py_key_is_light(struct rc_py_token_reader *getting, int depth) {
-  struct rc_py_marked *marked = getting->marked;
+bool rc_py_key_is_light(struct rc_py_token_reader *reader, int depth) {
+  struct rc_py_marked *marked = reader->marked;
   marked->hashed = rc_py_sum(marked->hashed, marked->span.named);
   if (marked->hashed > HASHED_MOST + HASHED_PER_BYTE * marked->frame->bytes) {
-    return stream_damaged(getting, "keys that hold the same values too often");
+    return stream_damaged(reader, "keys that hold the same values too often");
   }
-  if (!rc_py_is_shallow(getting, depth)) return false;
+  if (!rc_py_is_shallow(reader, depth)) return false;
   size_t height = marked->span.deepest - (uint64_t)depth;
   return height < RC_PY_DEPTH_UNSEEN ||
-         rc_py_stack_has_room(&getting->stack_floor, height * STACK_PER_LEVEL) || raise_no_stack();
+         rc_py_stack_has_room(&reader->stack_floor, height * STACK_PER_LEVEL) || raise_no_stack();
 }
 
-bool rc_py_is_in_place(struct rc_py_token_reader *getting, PyObject *container) {
-  bool is_other = container == getting->marked->last &&
+bool rc_py_is_in_place(struct rc_py_token_reader *reader, PyObject *container) {
+  bool is_other = container == reader->marked->last &&
                   (PyDict_Check(container) || PyList_Check(container) ||
                    (PyTuple_Check(container) && PyTuple_GET_SIZE(container) > 0));
-  return !is_other || stream_damaged(getting, "a state that stands elsewhere");
+  return !is_other || stream_damaged(reader, "a state that stands elsewhere");
 }
 
-/* Text in place has no more characters than bytes; only a part, used once, has its bytes
- * elsewhere. */
-static bool text_is_in_place(struct rc_py_token_reader *getting, PyObject *plain,
+/* Text in place has no more characters than bytes. A part, used once, has its bytes elsewhere. */
+static bool text_is_in_place(struct rc_py_token_reader *reader, PyObject *plain,
                              const uint8_t *from) {
-  size_t length = 0, bytes = (size_t)(getting->object.at - from);
+  size_t length = 0, bytes = (size_t)(reader->object.at - from);
   from += *from == RINGCAST_TAG_MARK;
   if (PyUnicode_Check(plain) && *from != RINGCAST_TAG_PART)
     length = (size_t)PyUnicode_GET_LENGTH(plain);
@@ -106,39 +102,42 @@ static bool text_is_in_place(struct rc_py_token_reader *getting, PyObject *plain
     if (PyUnicode_Check(part)) length += (size_t)PyUnicode_GET_LENGTH(part);
   }
   return length <= TEXT_AGAIN_MOST + bytes ||
-         stream_damaged(getting, "a state that stands elsewhere");
+         stream_damaged(reader, "a state that stands elsewhere");
 }
 
-bool rc_py_state_is_in_place(struct rc_py_token_reader *getting, uint8_t kind, PyObject *plain,
+bool rc_py_state_is_in_place(struct rc_py_token_reader *reader, uint8_t kind, PyObject *plain,
                              const uint8_t *from) {
   switch (kind) {
   case RINGCAST_STANDARD_DEFAULTDICT:
   case RINGCAST_STANDARD_DEQUE:
     if (PyTuple_Check(plain) && PyTuple_GET_SIZE(plain) == 2 &&
-        !rc_py_is_in_place(getting, PyTuple_GET_ITEM(plain, 1))) {
+        !rc_py_is_in_place(reader, PyTuple_GET_ITEM(plain, 1))) {
       return false;
     }
-    return rc_py_is_in_place(getting, plain);
+    return rc_py_is_in_place(reader, plain);
   case RINGCAST_STANDARD_ORDEREDDICT:
-  case RINGCAST_STANDARD_COUNTER: return rc_py_is_in_place(getting, plain);
+  case RINGCAST_STANDARD_COUNTER: return rc_py_is_in_place(reader, plain);
   case RINGCAST_STANDARD_PUREPOSIXPATH:
   case RINGCAST_STANDARD_POSIXPATH:
   case RINGCAST_STANDARD_PUREWINDOWSPATH:
-  case RINGCAST_STANDARD_DECIMAL: return text_is_in_place(getting, plain, from);
+  case RINGCAST_STANDARD_DECIMAL: return text_is_in_place(reader, plain, from);
   default: return true;
   }
 }
 
 /* Checks the entry's kind, not the value: None stands for an item that is not made yet. */
-PyObject *rc_py_token_read_item(struct rc_py_token_reader *getting, uint64_t index) {
-  struct rc_py_marked *marked = getting->marked;
+PyObject *rc_py_get_item(struct rc_py_token_reader *reader, uint64_t index) {
+  struct rc_py_marked *marked = reader->marked;
   struct ringcast_item item;
-  if (marked->dict && !marked->items && !(marked->items = PyDict_Values(marked->dict))) return NULL;
+  if (marked->dict && !marked->items) {
+    marked->items = PyDict_Values(marked->dict);
+    if (!marked->items) return NULL;
+  }
   bool is_there = marked->items && index < (uint64_t)PyList_GET_SIZE(marked->items) &&
                   ringcast_frame_item(marked->frame, (uint32_t)index, &item) == 0 &&
                   (item.kind == RINGCAST_ITEM_TENSOR || item.kind == RINGCAST_ITEM_STR ||
                    item.kind == RINGCAST_ITEM_BYTES);
-  if (!is_there) return stream_damaged(getting, "an item that it lacks");
+  if (!is_there) return stream_damaged(reader, "an item that it lacks");
   marked->last = PyList_GET_ITEM(marked->items, (Py_ssize_t)index);
   return rc_py_ref(PyList_GET_ITEM(marked->items, (Py_ssize_t)index));
 }
@@ -150,46 +149,35 @@ void rc_py_marked_clear(struct rc_py_marked *marked) {
   Py_XDECREF(marked->dtypes);
 }
 
-PyObject *rc_py_text_note(struct rc_py_token_reader *getting, PyObject *text) {
-  if (!rc_py_grow((void **)&getting->texts, getting->text_count, &getting->text_room,
-                  sizeof *getting->texts)) {
+PyObject *rc_py_text_note(struct rc_py_token_reader *reader, PyObject *text) {
+  if (!rc_py_grow((void **)&reader->texts, reader->text_count, &reader->text_room,
+                  sizeof *reader->texts)) {
     Py_DECREF(text);
     return NULL;
   }
-  getting->texts[getting->text_count++] = text;
+  reader->texts[reader->text_count++] = text;
   return rc_py_ref(text);
 }
 
 /* ---- Values beside the stream ---------------------------------------------------------------- */
 
-/* Borrowed. */
-static PyObject *next_part(struct rc_py_token_reader *getting) {
-  if (getting->next_part < getting->part_count) return getting->parts[getting->next_part++];
-  return stream_damaged(getting, "a part that it lacks");
+PyObject *rc_py_next_part(struct rc_py_token_reader *reader) {
+  if (reader->next_part < reader->part_count) return reader->parts[reader->next_part++];
+  return stream_damaged(reader, "a part that it lacks");
 }
 
-PyObject *rc_py_token_read_part(struct rc_py_token_reader *getting,
-                                const struct ringcast_token *token) {
-  PyObject *part = next_part(getting);
+PyObject *rc_py_get_part(struct rc_py_token_reader *reader, const struct ringcast_token *token) {
+  PyObject *part = rc_py_next_part(reader);
   if (!part) return NULL;
   if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
-  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part)
-                                  : stream_damaged(getting, "a part of another kind");
+  if (PyBytes_CheckExact(part)) return PyByteArray_FromObject(part);
+  return stream_damaged(reader, "a part of another kind");
 }
 
-/* The part is an array already, as its entry says. */
-PyObject *rc_py_token_read_part_array(struct rc_py_token_reader *getting, uint8_t typecode) {
-  PyObject *part = next_part(getting);
-  if (!part) return NULL;
-  int fits = rc_py_array_has_typecode(getting->state, part, typecode);
-  if (fits < 0) return NULL;
-  return fits ? rc_py_ref(part) : stream_damaged(getting, "a part of another kind");
-}
-
-PyObject *rc_py_token_read_leaf(struct rc_py_token_reader *getting, uint64_t index) {
-  if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
-    return stream_damaged(getting, "a leaf that its pickle lacks");
+PyObject *rc_py_get_leaf(struct rc_py_token_reader *reader, uint64_t index) {
+  if (!reader->leaves || index >= (uint64_t)PyList_GET_SIZE(reader->leaves)) {
+    return stream_damaged(reader, "a leaf that its pickle lacks");
   }
-  getting->marked->last = PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index);
-  return rc_py_ref(PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index));
+  reader->marked->last = PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index);
+  return rc_py_ref(PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index));
 }

@@ -1,34 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers, text and bytes, to tokens. */
-#include "python/extension/codec/token_write.h"
+#include "python/extension/codec/parts.h"
+#include "python/extension/codec/references.h"
+#include "python/extension/codec/scalars.h"
 
 enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
-static enum rc_py_token_writer put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
-  PyObject *bits = PyObject_CallMethod(value, "bit_length", NULL);
-  size_t length = bits ? PyLong_AsSize_t(bits) : 0;
-  Py_XDECREF(bits);
-  if (!bits || PyErr_Occurred()) return RC_PY_PUT_RAISED;
-  PyObject *method = PyObject_GetAttrString(value, "to_bytes");
-  PyObject *arguments =
-      method ? Py_BuildValue("(ns)", (Py_ssize_t)(length / 8 + 1), "little") : NULL;
-  PyObject *keywords = arguments ? Py_BuildValue("{sO}", "signed", Py_True) : NULL;
-  PyObject *bytes = keywords ? PyObject_Call(method, arguments, keywords) : NULL;
-  enum rc_py_token_writer put = RC_PY_PUT_RAISED;
-  if (bytes) {
-    put = put_bytes(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes),
-                    (size_t)PyBytes_GET_SIZE(bytes));
-  }
+/* value.to_bytes(length, "little", signed=True) */
+static PyObject *bytes_of(PyObject *value, size_t length) {
+  PyObject *method = PyObject_GetAttrString(value, "to_bytes"), *bytes = NULL;
+  PyObject *arguments = Py_BuildValue("(ns)", (Py_ssize_t)length, "little");
+  PyObject *keywords = Py_BuildValue("{sO}", "signed", Py_True);
+  if (method && arguments && keywords) bytes = PyObject_Call(method, arguments, keywords);
   Py_XDECREF(method);
   Py_XDECREF(arguments);
   Py_XDECREF(keywords);
-  Py_XDECREF(bytes);
+  return bytes;
+}
+
+static enum rc_py_put put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
+  PyObject *bits = PyObject_CallMethod(value, "bit_length", NULL);
+  if (!bits) return RC_PY_PUT_RAISED;
+  size_t length = PyLong_AsSize_t(bits);
+  Py_DECREF(bits);
+  if (PyErr_Occurred()) return RC_PY_PUT_RAISED;
+  PyObject *bytes = bytes_of(value, length / 8 + 1);
+  if (!bytes) return RC_PY_PUT_RAISED;
+  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes),
+                                 (size_t)PyBytes_GET_SIZE(bytes));
+  Py_DECREF(bytes);
   return put;
 }
 
-enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *object) {
+enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *object) {
   int64_t value;
   if (!int_value(object, &value)) return put_bigint(encoding, object);
   uint8_t *at = stream_at(encoding, 9);
@@ -37,16 +43,14 @@ enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, P
     *at++ = (uint8_t)value;
     return stream_end(encoding, at);
   }
-  int size = value == (int8_t)value    ? 0
-             : value == (int16_t)value ? 1
-             : value == (int32_t)value ? 2
-                                       : 3;
+  /* 0, 1, 2 or 3, for 1, 2, 4 or 8 bytes. */
+  int size = (value != (int8_t)value) + (value != (int16_t)value) + (value != (int32_t)value);
   *at++ = (uint8_t)(RINGCAST_TAG_INT8 + size);
   memcpy(at, &value, (size_t)1 << size);
   return stream_end(encoding, at + ((size_t)1 << size));
 }
 
-enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *object) {
+enum rc_py_put rc_py_put_float(struct rc_py_encoding *encoding, PyObject *object) {
   double value = PyFloat_AS_DOUBLE(object);
   uint8_t *at = stream_at(encoding, 9);
   if (!at) return RC_PY_PUT_RAISED;
@@ -55,8 +59,7 @@ enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding,
   return stream_end(encoding, at + sizeof value);
 }
 
-enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding,
-                                                  PyObject *object) {
+enum rc_py_put rc_py_put_complex(struct rc_py_encoding *encoding, PyObject *object) {
   Py_complex value = PyComplex_AsCComplex(object);
   uint8_t *at = stream_at(encoding, 17);
   if (!at) return RC_PY_PUT_RAISED;
@@ -76,8 +79,7 @@ static uint8_t packed_kind(int64_t low, int64_t high) {
   return RINGCAST_PACKED_I64;
 }
 
-/* Makes the 64-bit numbers at `from` so narrow as the kind says, from `to` on, which lies
- * before. */
+/* Makes the 64-bit numbers at `from` as narrow as the kind says, at `to`, which lies before. */
 static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind) {
   size_t each = kind & 15;
   int64_t value;
@@ -99,8 +101,8 @@ static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind)
 #undef NARROW
 }
 
-static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t tag,
-                                        PyObject *const *items, size_t count) {
+static enum rc_py_put put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
+                               size_t count) {
   int64_t low = INT64_MAX, high = INT64_MIN, value;
   uint8_t *at = stream_at(encoding, HEAD + 8 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
@@ -108,8 +110,8 @@ static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t
   for (size_t i = 0; i < count; i++) {
     if (!PyLong_CheckExact(items[i]) || !int_value(items[i], &value)) return RC_PY_PUT_LEAF;
     memcpy(wide + 8 * i, &value, sizeof value);
-    low = value < low ? value : low;
-    high = value > high ? value : high;
+    if (value < low) low = value;
+    if (value > high) high = value;
   }
   uint8_t kind = packed_kind(low, high);
   *at++ = tag;
@@ -119,24 +121,25 @@ static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t
   return stream_end(encoding, at + count * (kind & 15));
 }
 
-static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8_t tag,
-                                          PyObject *const *items, size_t count) {
+static enum rc_py_put put_floats(struct rc_py_encoding *encoding, uint8_t tag,
+                                 PyObject *const *items, size_t count) {
   uint8_t *at = stream_at(encoding, HEAD + 1 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
   *at++ = RINGCAST_PACKED_F64;
   at = write_count(at, count);
-  for (size_t i = 0; i < count; i++, at += 8) {
+  for (size_t i = 0; i < count; i++) {
     if (!PyFloat_CheckExact(items[i])) return RC_PY_PUT_LEAF;
     double value = PyFloat_AS_DOUBLE(items[i]);
     memcpy(at, &value, sizeof value);
+    at += sizeof value;
   }
   return stream_end(encoding, at);
 }
 
 /* LEAF: the items are not numbers of one kind, and nothing was written. */
-enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag,
-                                                 PyObject *const *items, size_t count) {
+enum rc_py_put rc_py_put_packed(struct rc_py_encoding *encoding, uint8_t tag,
+                                PyObject *const *items, size_t count) {
   if (PyLong_CheckExact(items[0]) && PyLong_CheckExact(items[count - 1]))
     return put_ints(encoding, tag, items, count);
   if (PyFloat_CheckExact(items[0])) return put_floats(encoding, tag, items, count);
@@ -145,10 +148,9 @@ enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding
 
 /* ---- Text and bytes -------------------------------------------------------------------------- */
 
-static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value,
-                                        enum ringcast_item_kind kind, const void *data,
-                                        size_t bytes) {
-  enum rc_py_token_writer put = mark(encoding, value, NULL);
+static enum rc_py_put put_part(struct rc_py_encoding *encoding, PyObject *value,
+                               enum ringcast_item_kind kind, const void *data, size_t bytes) {
+  enum rc_py_put put = mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put_done(put);
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) return RC_PY_PUT_RAISED;
@@ -159,11 +161,11 @@ static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObjec
 }
 
 /* For text with lone surrogates. */
-static enum rc_py_token_writer put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
+static enum rc_py_put put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
   PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
   if (!bytes) return RC_PY_PUT_RAISED;
-  enum rc_py_token_writer put = put_bytes(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes),
-                                          (size_t)PyBytes_GET_SIZE(bytes));
+  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes),
+                                 (size_t)PyBytes_GET_SIZE(bytes));
   Py_DECREF(bytes);
   return put;
 }
@@ -180,8 +182,8 @@ static bool is_there(const struct rc_py_encoding *encoding, size_t at, const voi
 
 /* Writes a str with further references, which may therefore occur again: with a new number, or as
  * the number of its first occurrence. */
-static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text,
-                                          const void *data, size_t bytes) {
+static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data,
+                                 size_t bytes) {
   struct rc_py_texts *texts = encoding->texts;
   struct rc_py_text *known =
       &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
@@ -190,18 +192,19 @@ static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObj
     return put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
   }
   size_t at = encoding->stream_bytes + 1;
-  enum rc_py_token_writer put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
+  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
   if (put != RC_PY_PUT_DONE || at > UINT32_MAX || texts->next == UINT32_MAX) return put;
   *known = (struct rc_py_text){.text = text, .number = texts->next, .at = (uint32_t)at};
   texts->next++;
   return put;
 }
 
-enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, PyObject *text) {
+enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
   Py_ssize_t bytes;
   const char *data;
   int has_text = rc_py_utf8(text, &data, &bytes);
-  if (has_text <= 0) return has_text < 0 ? RC_PY_PUT_RAISED : put_wide_text(encoding, text);
+  if (has_text < 0) return RC_PY_PUT_RAISED;
+  if (has_text == 0) return put_wide_text(encoding, text);
   size_t length = (size_t)bytes;
   if (length > INLINE_MOST) return put_part(encoding, text, RINGCAST_ITEM_STR, data, length);
   if (length >= SHARED_LEAST && Py_REFCNT(text) > 2)
@@ -216,17 +219,16 @@ enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, 
   return stream_end(encoding, at + length);
 }
 
-enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding, PyObject *value) {
+enum rc_py_put rc_py_put_bytes(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyBytes_GET_SIZE(value);
   const void *data = PyBytes_AS_STRING(value);
   if (bytes > INLINE_MOST) return put_part(encoding, value, RINGCAST_ITEM_BYTES, data, bytes);
   return put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
 }
 
-enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding,
-                                                    PyObject *value) {
+enum rc_py_put rc_py_put_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyByteArray_GET_SIZE(value);
-  enum rc_py_token_writer put = mark(encoding, value, NULL);
+  enum rc_py_put put = mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put;
   if (bytes <= INLINE_MOST) {
     return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes);

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* torch's names and sizes: torch.dtype, torch.device, torch.Size. */
-#include "python/extension/codec/torch_names.h"
-#include "python/extension/tensors.h"
+#include "python/extension/codec/scalars.h"
 
-#include "ringcast/object.h"
+static bool name_load(PyObject *module, const char *name, PyObject **out) {
+  if (!*out) *out = PyObject_GetAttrString(module, name);
+  return *out;
+}
 
 static bool names_load(struct rc_py_state *state) {
   struct rc_py_torch *torch = &state->torch;
   PyObject *module = PyImport_GetModule(state->names.torch);
-  if (!torch->dtype_type)
-    torch->dtype_type = module ? PyObject_GetAttrString(module, "dtype") : NULL;
-  if (torch->dtype_type && !torch->device_type)
-    torch->device_type = PyObject_GetAttrString(module, "device");
-  if (torch->device_type && !torch->size_type)
-    torch->size_type = PyObject_GetAttrString(module, "Size");
+  bool loaded = module && name_load(module, "dtype", &torch->dtype_type) &&
+                name_load(module, "device", &torch->device_type) &&
+                name_load(module, "Size", &torch->size_type);
   Py_XDECREF(module);
-  return torch->size_type;
+  return loaded;
 }
 
 /* If torch is absent or half imported, no such value exists yet. */
@@ -28,50 +27,50 @@ static bool names_seen(struct rc_py_state *state) {
 
 /* ---- To send --------------------------------------------------------------------------------- */
 
-/* str(value), from `skipped` on. */
-static int name_text(PyObject *value, uint8_t tag, Py_ssize_t skipped, struct rc_py_named *out) {
+static enum rc_py_put put_name(struct rc_py_encoding *encoding, uint8_t tag, PyObject *value,
+                               const char *prefix) {
   Py_ssize_t bytes;
-  out->keep = PyObject_Str(value);
-  const char *text = out->keep ? PyUnicode_AsUTF8AndSize(out->keep, &bytes) : NULL;
-  if (!text) {
-    Py_CLEAR(out->keep);
-    return -1;
+  PyObject *text = PyObject_Str(value);
+  if (!text) return RC_PY_PUT_RAISED;
+  const char *name = PyUnicode_AsUTF8AndSize(text, &bytes);
+  size_t skipped = strlen(prefix);
+  enum rc_py_put put = RC_PY_PUT_RAISED;
+  if (name) {
+    if ((size_t)bytes < skipped) skipped = (size_t)bytes;
+    put = put_bytes(encoding, tag, name + skipped, (size_t)bytes - skipped);
   }
-  if (bytes < skipped) skipped = bytes;
-  out->tag = tag;
-  out->data = text + skipped;
-  out->count = out->bytes = (size_t)(bytes - skipped);
-  return 1;
+  Py_DECREF(text);
+  return put;
 }
 
-static int name_size(PyObject *size, struct rc_py_named *out) {
-  Py_ssize_t count = PyTuple_GET_SIZE(size);
-  out->keep = PyBytes_FromStringAndSize(NULL, count * 8);
-  if (!out->keep) return -1;
-  for (Py_ssize_t i = 0; i < count; i++) {
-    int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(size, i));
-    if (PyErr_Occurred()) {
-      PyErr_Clear(); /* symbolic */
-      Py_CLEAR(out->keep);
-      return 0;
+/* LEAF: a number is symbolic. */
+static enum rc_py_put put_size(struct rc_py_encoding *encoding, PyObject *size) {
+  size_t count = (size_t)PyTuple_GET_SIZE(size);
+  uint8_t *at = stream_at(encoding, HEAD + 8 * count);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = RINGCAST_TAG_SIZE;
+  at = write_count(at, count);
+  for (size_t i = 0; i < count; i++) {
+    int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(size, (Py_ssize_t)i));
+    if (value == -1 && PyErr_Occurred()) {
+      PyErr_Clear();
+      return RC_PY_PUT_LEAF;
     }
-    memcpy(PyBytes_AS_STRING(out->keep) + 8 * i, &value, sizeof value);
+    memcpy(at, &value, sizeof value);
+    at += sizeof value;
   }
-  out->tag = RINGCAST_TAG_SIZE;
-  out->data = PyBytes_AS_STRING(out->keep);
-  out->count = (size_t)count;
-  out->bytes = (size_t)count * 8;
-  return 1;
+  return stream_end(encoding, at);
 }
 
-int rc_py_torch_name(struct rc_py_state *state, PyObject *value, struct rc_py_named *out) {
-  PyObject *type = (PyObject *)Py_TYPE(value);
-  out->keep = NULL;
-  if (!names_seen(state)) return 0;
+enum rc_py_put rc_py_put_torch_name(struct rc_py_encoding *encoding, PyObject *value) {
+  struct rc_py_state *state = encoding->state;
+  const PyObject *type = (PyObject *)Py_TYPE(value);
+  if (!names_seen(state)) return RC_PY_PUT_LEAF;
   if (type == state->torch.dtype_type)
-    return name_text(value, RINGCAST_TAG_DTYPE, sizeof "torch." - 1, out);
-  if (type == state->torch.device_type) return name_text(value, RINGCAST_TAG_DEVICE, 0, out);
-  return type == state->torch.size_type ? name_size(value, out) : 0;
+    return put_name(encoding, RINGCAST_TAG_DTYPE, value, "torch.");
+  if (type == state->torch.device_type) return put_name(encoding, RINGCAST_TAG_DEVICE, value, "");
+  if (type == state->torch.size_type) return put_size(encoding, value);
+  return RC_PY_PUT_LEAF;
 }
 
 /* ---- Received -------------------------------------------------------------------------------- */
@@ -80,39 +79,59 @@ static bool names_needed(struct rc_py_state *state) {
   return rc_py_torch_needed(state) && (state->torch.size_type || names_load(state));
 }
 
-PyObject *rc_py_torch_dtype(struct rc_py_state *state, const void *name, size_t bytes) {
-  if (!names_needed(state)) return NULL;
-  PyObject *text = PyUnicode_DecodeASCII(name, (Py_ssize_t)bytes, NULL);
-  PyObject *module = text ? PyImport_GetModule(state->names.torch) : NULL;
-  PyObject *dtypes =
-      module ? PyModule_GetDict(module) : NULL; /* torch's own look-up of names could run code */
-  PyObject *dtype = dtypes ? rc_py_ref(PyDict_GetItemWithError(dtypes, text)) : NULL;
-  if (dtypes && (!dtype || (PyObject *)Py_TYPE(dtype) != state->torch.dtype_type) &&
-      !PyErr_Occurred()) {
-    Py_CLEAR(dtype);
-    rc_py_raise_text(state, EPROTO,
-                     "the frame holds the torch.dtype %.100R, which this torch lacks", text);
+/* torch's member with the name. torch's own look-up of names could run code. */
+static PyObject *find_dtype(struct rc_py_state *state, PyObject *name) {
+  PyObject *module = PyImport_GetModule(state->names.torch);
+  if (!module) {
+    if (!PyErr_Occurred()) {
+      PyErr_SetString(PyExc_ImportError,
+                      "the frame holds a torch.dtype, and torch was taken out of sys.modules here: "
+                      "leave it there");
+    }
+    return NULL;
   }
-  if (!text) rc_py_protocol_from_current(state, "the name of a torch.dtype");
-  if (text && !module && !PyErr_Occurred()) {
-    PyErr_SetString(PyExc_ImportError,
-                    "the frame holds a torch.dtype, and torch was taken out of sys.modules here: "
-                    "leave it there");
-  }
-  Py_XDECREF(text);
-  Py_XDECREF(module);
+  PyObject *found = rc_py_ref(PyDict_GetItemWithError(PyModule_GetDict(module), name));
+  Py_DECREF(module);
+  if (found && (PyObject *)Py_TYPE(found) == state->torch.dtype_type) return found;
+  Py_XDECREF(found);
+  if (PyErr_Occurred()) return NULL;
+  return rc_py_raise_text(state, EPROTO,
+                          "the frame holds the torch.dtype %.100R, which this torch lacks", name);
+}
+
+PyObject *rc_py_get_torch_dtype(struct rc_py_token_reader *reader,
+                                const struct ringcast_token *token) {
+  if (!names_needed(reader->state)) return NULL;
+  PyObject *name = PyUnicode_DecodeASCII((const char *)token->data, (Py_ssize_t)token->count, NULL);
+  if (!name) return stream_refused(reader, "the name of a torch.dtype");
+  PyObject *dtype = find_dtype(reader->state, name);
+  Py_DECREF(name);
   return dtype;
 }
 
-PyObject *rc_py_torch_device(struct rc_py_state *state, const void *name, size_t bytes) {
-  if (!names_needed(state)) return NULL;
-  PyObject *text = PyUnicode_DecodeASCII(name, (Py_ssize_t)bytes, NULL);
-  PyObject *device = text ? PyObject_CallOneArg(state->torch.device_type, text) : NULL;
-  Py_XDECREF(text);
-  if (!device) rc_py_protocol_from_current(state, "a torch.device");
+PyObject *rc_py_get_torch_device(struct rc_py_token_reader *reader,
+                                 const struct ringcast_token *token) {
+  if (!names_needed(reader->state)) return NULL;
+  PyObject *device = NULL;
+  PyObject *name = PyUnicode_DecodeASCII((const char *)token->data, (Py_ssize_t)token->count, NULL);
+  if (name) device = PyObject_CallOneArg(reader->state->torch.device_type, name);
+  Py_XDECREF(name);
+  if (!device) return stream_refused(reader, "a torch.device");
   return device;
 }
 
-PyObject *rc_py_torch_size(struct rc_py_state *state, PyObject *tuple) {
-  return names_needed(state) ? PyObject_CallOneArg(state->torch.size_type, tuple) : NULL;
+/* torch.Size(tuple of ints) */
+PyObject *rc_py_get_torch_size(struct rc_py_token_reader *reader,
+                               const struct ringcast_token *token) {
+  struct ringcast_token numbers = *token;
+  numbers.tag = RINGCAST_TAG_PACKED_TUPLE;
+  numbers.kind = RINGCAST_PACKED_I64;
+  PyObject *tuple = rc_py_get_packed(&numbers);
+  if (!tuple) return NULL;
+  PyObject *size = NULL;
+  if (names_needed(reader->state)) {
+    size = PyObject_CallOneArg(reader->state->torch.size_type, tuple);
+  }
+  Py_DECREF(tuple);
+  return size;
 }

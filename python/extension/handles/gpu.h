@@ -10,7 +10,9 @@
 #ifndef RC_EXTENSION_GPU_H
 #define RC_EXTENSION_GPU_H
 
+#include "python/extension/codec/decode.h"
 #include "python/extension/codec/device.h"
+#include "python/extension/codec/encode.h"
 
 /* ---- gpu_writer.c ---------------------------------------------------------------------------- */
 

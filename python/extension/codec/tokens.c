@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * How much of a thread's stack is left. The codec walks a nested value by recursion, of at most
- * RINGCAST_MAX_DEPTH levels with some 500 bytes each. The usual stacks of 8 MiB are far larger, but
- * a thread may have a small stack: even then, a nested value or a hostile frame must not end the
- * process.
- */
-#include "python/extension/codec/stack.h"
+#include "python/extension/codec/tokens.h"
 
 #include <pthread.h>
+
+/* ---- The stack ------------------------------------------------------------------------------- */
+
+/* How much of a thread's stack is left. A nested value is walked by recursion, of at most
+ * RINGCAST_MAX_DEPTH levels with some 500 bytes each. The usual stacks of 8 MiB are far larger, but
+ * a thread may have a small stack: even then, a nested value or a hostile frame must not end the
+ * process. */
 
 /* For the calls at the bottom: making values, comparing keys, dropping values, and Python's own. */
 enum { STACK_KEPT = 64 << 10 };
@@ -35,4 +36,20 @@ bool rc_py_stack_has_room(uintptr_t *floor, size_t more) {
   uintptr_t here = (uintptr_t)__builtin_frame_address(0);
   if (*floor == 0) *floor = find_floor(here);
   return here >= *floor && here - *floor >= more;
+}
+
+/* ---- The memory of a stream ------------------------------------------------------------------ */
+
+bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
+  size_t room = encoding->stream_room * 2;
+  if (room < encoding->stream_bytes + bytes) room = encoding->stream_bytes + bytes;
+  if (room < 4096) room = 4096;
+  uint8_t *stream = PyMem_Realloc(encoding->stream, room);
+  if (!stream) {
+    PyErr_NoMemory();
+    return false;
+  }
+  encoding->stream = stream;
+  encoding->stream_room = room;
+  return true;
 }

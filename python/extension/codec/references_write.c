@@ -11,7 +11,7 @@
  * Keys are compared by address. A shape is defined at the second dict with the same number of keys
  * and the same first key: a frame with a single dict of a kind pays for no shape.
  */
-#include "python/extension/codec/token_write.h"
+#include "python/extension/codec/references.h"
 
 enum {
   NOTES_LEAST = 32,
@@ -57,18 +57,23 @@ static bool is_on_the_way(const struct rc_py_step *step, PyObject *container) {
 }
 
 static inline uint32_t *place_of(const struct rc_py_repeats *repeats, PyObject *value) {
-  size_t mask = 2 * repeats->note_room - 1,
-         at = ((uintptr_t)value >> 4 ^ (uintptr_t)value >> 12) & mask;
+  size_t mask = 2 * repeats->note_room - 1;
+  size_t at = ((uintptr_t)value >> 4 ^ (uintptr_t)value >> 12) & mask;
   while (repeats->places[at] && repeats->notes[repeats->places[at] - 1].value != value)
     at = (at + 1) & mask;
   return &repeats->places[at];
 }
 
 static bool notes_grow(struct rc_py_repeats *repeats) {
-  size_t room = repeats->note_room ? repeats->note_room * 2 : NOTES_LEAST;
+  size_t room = NOTES_LEAST;
+  if (repeats->note_room > 0) room = repeats->note_room * 2;
   struct note *notes = PyMem_Resize(repeats->notes, struct note, room);
-  if (notes) repeats->notes = notes;
-  uint32_t *places = notes ? PyMem_Calloc(2 * room, sizeof *places) : NULL;
+  if (!notes) {
+    PyErr_NoMemory();
+    return false;
+  }
+  repeats->notes = notes;
+  uint32_t *places = PyMem_Calloc(2 * room, sizeof *places);
   if (!places) {
     PyErr_NoMemory();
     return false;
@@ -87,8 +92,11 @@ static bool look_up(struct rc_py_repeats *repeats, PyObject *value, bool is_item
                     const struct note **out) {
   if (repeats->note_count == repeats->note_room && !notes_grow(repeats)) return false;
   uint32_t *place = place_of(repeats, value);
-  *out = *place ? &repeats->notes[*place - 1] : NULL;
-  if (*place) return true;
+  *out = NULL;
+  if (*place) {
+    *out = &repeats->notes[*place - 1];
+    return true;
+  }
   repeats->notes[repeats->note_count++] =
       (struct note){.value = rc_py_ref(value), .number = number, .is_item = is_item};
   *place = (uint32_t)repeats->note_count;
@@ -112,28 +120,32 @@ bool rc_py_is_repeated(const struct rc_py_encoding *encoding, PyObject *value) {
   return repeats && repeats->note_count > 0 && *place_of(repeats, value);
 }
 
-enum rc_py_token_writer rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
-                                   const struct rc_py_step *up) {
+enum rc_py_put rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
+                          const struct rc_py_step *up) {
   struct rc_py_repeats *repeats = encoding->repeats;
   const struct note *known;
-  if (value == encoding->object)
-    return up && (up->up || up->container) ? RC_PY_PUT_CYCLE : RC_PY_PUT_DONE;
+  if (value == encoding->object) {
+    bool is_within = up && (up->up || up->container);
+    if (is_within) return RC_PY_PUT_CYCLE;
+    return RC_PY_PUT_DONE;
+  }
   if (!look_up(repeats, value, false, repeats->marks, &known)) return RC_PY_PUT_RAISED;
   if (!known) {
     repeats->marks++;
     return put_tag(encoding, RINGCAST_TAG_MARK);
   }
-  enum rc_py_token_writer put;
+  enum rc_py_put put;
   if (known->is_item) {
     put = put_head(encoding, RINGCAST_TAG_ITEM, known->number);
   } else {
     if (is_on_the_way(up, value)) return RC_PY_PUT_CYCLE;
     put = put_head(encoding, RINGCAST_TAG_BACK, repeats->marks - 1 - known->number);
   }
-  return put == RC_PY_PUT_DONE ? RC_PY_PUT_BACK : put;
+  if (put == RC_PY_PUT_DONE) return RC_PY_PUT_BACK;
+  return put;
 }
 
-enum rc_py_token_writer rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value) {
+enum rc_py_put rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value) {
   struct rc_py_repeats *repeats = encoding->repeats;
   if (repeats->note_count == 0 || repeats->notes[repeats->note_count - 1].value != value)
     return RC_PY_PUT_LEAF;
@@ -172,18 +184,19 @@ static PyObject *keys_of(PyObject *dict) {
 }
 
 /* As rc_py_shape_of. */
-static enum rc_py_token_writer define(struct rc_py_repeats *repeats, PyObject *dict,
-                                      struct seen_shape *seen) {
+static enum rc_py_put define(struct rc_py_repeats *repeats, PyObject *dict,
+                             struct seen_shape *seen) {
   if (repeats->shape_count == RINGCAST_MAX_SHAPES) return RC_PY_PUT_LEAF;
   PyObject *keys = keys_of(dict);
-  if (!keys) return PyErr_Occurred() ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  if (!keys && PyErr_Occurred()) return RC_PY_PUT_RAISED;
+  if (!keys) return RC_PY_PUT_LEAF;
   seen->number = repeats->shape_count;
   repeats->shapes[repeats->shape_count++] = keys;
   return RC_PY_PUT_DONE;
 }
 
-enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject *dict,
-                                       struct rc_py_shape_known *out) {
+enum rc_py_put rc_py_shape_of(struct rc_py_encoding *encoding, PyObject *dict,
+                              struct rc_py_shape_known *out) {
   struct rc_py_repeats *repeats = encoding->repeats;
   PyObject *first, *value;
   Py_ssize_t position = 0;
@@ -201,8 +214,10 @@ enum rc_py_token_writer rc_py_shape_of(struct rc_py_encoding *encoding, PyObject
     }
     if (seen->first != first || seen->count != count) continue;
     out->is_new = seen->number == NO_SHAPE;
-    enum rc_py_token_writer put = out->is_new ? define(repeats, dict, seen) : RC_PY_PUT_DONE;
-    if (put != RC_PY_PUT_DONE) return put;
+    if (out->is_new) {
+      enum rc_py_put put = define(repeats, dict, seen);
+      if (put != RC_PY_PUT_DONE) return put;
+    }
     out->number = seen->number;
     out->keys = repeats->shapes[seen->number];
     if (out->is_new || has_keys(dict, position, out->keys)) return RC_PY_PUT_DONE;
