@@ -57,7 +57,7 @@ int main(void) {
     write_all(writer);
     waitpid(child, &status, 0);
   }
-  ringcast_writer_close(
-      writer); /* in the child: frees the child's memory and leaves the ring alone */
+  /* In the child: frees the child's memory and leaves the ring alone. */
+  ringcast_writer_close(writer);
   return status != 0;
 }

@@ -14,7 +14,7 @@
 #include "shm/wait.h"
 
 #define DEFAULT_SLOTS 128u
-#define ASK_NS        ((int64_t)1000 * 1000) /* between two looks in /proc who has died: 10 us each */
+#define ASK_NS        ((int64_t)1000 * 1000) /* between two looks for the dead, 10 us each */
 #define DEFAULT_POOL  ((uint64_t)256 << 20)
 #define PAUSE_NS      (20 * 1000)
 #define LOOK_NS       (1000 * 1000) /* between two checks whether the device has failed */

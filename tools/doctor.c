@@ -644,8 +644,8 @@ static bool is_variable(const char *name, size_t length) {
 static bool is_switch(const char *variable) {
   static const char *const on[] = {"RINGCAST_VLLM=1", "RINGCAST_VLLM=strict", "RINGCAST_SGLANG=1",
                                    "RINGCAST_SGLANG=strict"};
-  size_t length =
-      strcspn(variable, ","); /* settings follow, as in RINGCAST_VLLM=1,on_death=evict */
+  /* Settings follow, as in RINGCAST_VLLM=1,on_death=evict. */
+  size_t length = strcspn(variable, ",");
   for (size_t i = 0; i < sizeof on / sizeof *on; i++)
     if (strlen(on[i]) == length && memcmp(variable, on[i], length) == 0) return true;
   return false;

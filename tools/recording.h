@@ -146,8 +146,8 @@ int recording_put_gap(struct recording_writer *writer, const struct recording_ga
 int recording_flush(struct recording_writer *writer); /* begins to write all that is kept */
 
 const struct recording_sum *recording_sum_of(const struct recording_writer *writer);
-bool recording_is_empty(
-    const struct recording_writer *writer); /* on the disk, but for the header */
+/* On the disk, but for the header. */
+bool recording_is_empty(const struct recording_writer *writer);
 
 /* Ends the file. After an error of the disk the file stays as a killed recorder leaves it, without
  * an end, and the first error is returned. */

@@ -28,8 +28,8 @@ static const char help[] =
     "  --capacity BYTES   of the new ring (default: the recorded ring's)\n"
     "  --format FORMAT    of the first line and of the summary: text or json (default text)\n";
 
-static const int64_t SLICE =
-    100000000; /* nanoseconds: so soon a signal that comes before a wait is seen */
+/* Nanoseconds: so soon a signal that comes before a wait is seen. */
+static const int64_t SLICE = 100000000;
 
 struct replay {
   const char *file, *name;

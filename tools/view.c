@@ -66,8 +66,8 @@ static void look_at_process(struct view *view) {
   char path[64], line[512];
   read_command(view->ring.pid, view->command);
   snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", view->ring.pid);
-  const char *end =
-      strrchr(cli_read_line(path, line, sizeof line), ')'); /* a name may have brackets, too */
+  /* A name may have brackets, too. */
+  const char *end = strrchr(cli_read_line(path, line, sizeof line), ')');
   view->writer = (char)(end && end[1] == ' ' ? end[2] : 0);
 }
 

@@ -131,8 +131,8 @@ rc_cu_result fake_stream_make(struct rc_cu_context *context, bool blocking,
                               struct rc_cu_stream **out);
 struct rc_cu_stream *fake_stream_find(struct rc_cu_context *context, rc_cu_stream stream);
 void fake_streams_wait(struct rc_cu_context *context); /* for all of them */
-void fake_streams_end(
-    struct rc_cu_context *context); /* drops what is queued; gives the lock up meanwhile */
+/* Drops what is queued; gives the lock up meanwhile. */
+void fake_streams_end(struct rc_cu_context *context);
 rc_cu_result fake_free_in_order(struct rc_cu_stream *stream, struct fake_memory *memory);
 long fake_count_events(void);
 
@@ -149,8 +149,8 @@ uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes,
 struct fake_memory *fake_host_memory(const void *host, size_t bytes,
                                      bool *outside); /* registered; see there */
 struct fake_memory *fake_memory_add(struct fake_memory memory);
-void fake_memory_drop(
-    struct fake_memory *memory); /* waits until it is not pinned, then gives it up */
+/* Waits until it is not pinned, then gives it up. */
+void fake_memory_drop(struct fake_memory *memory);
 void fake_overwrite(struct fake_memory *memory);     /* which is ALLOCATED */
 void fake_memory_end(struct rc_cu_context *context); /* counts what is left as lost */
 rc_cu_ptr fake_pointer(const struct fake_memory *memory);

@@ -14,8 +14,8 @@ static void check_screen(void) {
   char *text = malloc(bytes + 1), *shown = malloc(4 * bytes + 1);
   rewind(screen);
   require(text && shown && fread(text, 1, bytes, screen) == bytes);
-  require(ringcast_printable(text, bytes, shown, 4 * bytes + 1) ==
-          bytes); /* nothing had to be escaped */
+  /* Nothing had to be escaped. */
+  require(ringcast_printable(text, bytes, shown, 4 * bytes + 1) == bytes);
   free(text);
   free(shown);
   rewind(screen);

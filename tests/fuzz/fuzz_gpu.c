@@ -123,8 +123,8 @@ static void unmap_pools(void) {
 int LLVMFuzzerInitialize(int *count, char ***arguments) {
   pthread_t thread;
   (void)count, (void)arguments;
-  fake_cuda_live(
-      "streams"); /* so that the program is linked with it, and the library finds it loaded */
+  /* So that the program is linked with it, and the library finds it loaded. */
+  fake_cuda_live("streams");
   cuda = rc_cuda();
   require(cuda);
   require(pthread_create(&thread, NULL, guard, NULL) == 0);
@@ -291,8 +291,8 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
       is_pool && (item.device_offset > most || item.bytes > most - item.device_offset);
   struct ringcast_gpu_copy copy = {
       .offset = item.device_offset, .bytes = item.bytes, .to = world.target, .in_pool = 1};
-  bool fits = item.bytes <=
-              OWN_BYTES; /* else the memory of this caller is too small, whose fault that is */
+  /* Else the memory of this caller is too small, whose fault that is. */
+  bool fits = item.bytes <= OWN_BYTES;
   switch (how % 6) {
   case 0:
     if (!is_pool || reader->maps[where]) return;

@@ -74,8 +74,8 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   pack_function = PyObject_GetAttrString(module, "pack");
   own_error = rc_py_import("ringcast.exceptions", "Error");
   require(state && pack_function && own_error);
-  PyObject *fresh =
-      PyObject_CallMethod(module, "_recycling", "i", 0); /* whose bounds a sanitizer knows */
+  /* Whose bounds a sanitizer knows. */
+  PyObject *fresh = PyObject_CallMethod(module, "_recycling", "i", 0);
   require(fresh);
   Py_DECREF(fresh);
   return 0;

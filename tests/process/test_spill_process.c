@@ -119,8 +119,8 @@ static void tap_mixed(void *handle) {
 
 LOOP_TEST(large_and_small_frames_reach_all_in_order, 0, 2) {
   enum { READERS = 3 };
-  ringcast_writer *writer =
-      make_writer(65536, _i == 0 ? 20 * MIB : 256 * MIB); /* waits often, and seldom */
+  /* Waits often, and seldom. */
+  ringcast_writer *writer = make_writer(65536, _i == 0 ? 20 * MIB : 256 * MIB);
   pid_t children[READERS + 1];
   char *handle = (char *)ringcast_writer_handle(writer);
   for (int i = 0; i < READERS; i++) children[i] = start_child(read_mixed, handle);

@@ -168,8 +168,8 @@ static ringcast_reader *receiver;
 static void open_channel(int64_t spin_ns) {
   sender = writer_of(.capacity = CAPACITY);
   receiver = reader_of(sender, .spin_ns = spin_ns);
-  receiver->waiter.participants =
-      rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
+  /* Relaxed: no other thread. */
+  receiver->waiter.participants = rc_load_relaxed(&receiver->waiter.cpus->participants);
   receiver->waiter.oversubscribed = false;
 }
 
@@ -217,8 +217,8 @@ LOOP_TEST(only_who_waits_and_spins_stays_away, 0, sizeof reads / sizeof *reads) 
       .pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   ck_assert_int_eq(ringcast_reader_next(receiver, reads[_i].timeout_ns, &frame), reads[_i].result);
   expect_backoff(reads[_i].stays_away ? 0 : 128, 7, RC_BACKOFF_MIN_INTERVAL);
-  bool waited =
-      reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0; /* for however short a time */
+  /* For however short a time. */
+  bool waited = reads[_i].result == -ETIMEDOUT && reads[_i].spin_ns > 0;
   ck_assert_uint_eq(receiver->backoff.dialogue, waited ? RC_BACKOFF_DIALOGUE : 0);
   close_channel();
 }
@@ -260,8 +260,8 @@ static uint32_t pass(struct rc_backoff *backoff, int64_t without, int64_t with) 
 static void pass_trial(struct rc_backoff *backoff, int64_t without, int64_t with) {
   for (uint32_t i = 0; i < RC_BACKOFF_TRIAL; i++) {
     ck_assert_int_eq(backoff->early, i % 2 != 0);
-    int64_t more =
-        i < RC_BACKOFF_TRIAL - 2 ? 0 : 50000; /* the last window of each kind is interrupted */
+    /* The last window of each kind is interrupted. */
+    int64_t more = i < RC_BACKOFF_TRIAL - 2 ? 0 : 50000;
     ck_assert_uint_eq(pass(backoff, without + more, with + more), RC_BACKOFF_WINDOW);
   }
 }

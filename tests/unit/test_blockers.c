@@ -226,8 +226,8 @@ TEST(who_is_late_and_dead_is_dead) {
     ringcast_reader *reader = attach(writer);
     pid_t pid = start_reader(writer);
     kill_child(pid);
-    writer->liveness.checked =
-        INT64_MAX; /* it is not asked for beside the one that is the furthest behind */
+    /* It is not asked for beside the one that is the furthest behind. */
+    writer->liveness.checked = INT64_MAX;
     ck_assert_int_eq(fill(writer, RINGCAST_FOREVER),
                      policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -ETIMEDOUT);
     ck_assert_int_eq(ringcast_reader_check(reader), policies[!i] == RINGCAST_FAIL ? 0 : -ESTALE);

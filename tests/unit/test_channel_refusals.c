@@ -130,8 +130,8 @@ TEST(what_is_no_handle_is_refused) {
 }
 
 TEST(endless_garbage_is_refused_after_a_glance) {
-  char *text =
-      malloc(RC_HANDLE_MAX); /* no terminator: reading further is caught by the address sanitizer */
+  /* No terminator: reading further is caught by the address sanitizer. */
+  char *text = malloc(RC_HANDLE_MAX);
   memset(text, '1', RC_HANDLE_MAX);
   memcpy(text, "rc1:", 4);
   struct rc_handle handle;

@@ -262,8 +262,8 @@ TEST(a_large_message_once_keeps_no_small_one_from_the_ring) {
   struct ringcast_frame held;
   write_frame(writer, TAG, 6 << 20);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &held), 0);
-  struct ringcast_span span =
-      reserved(writer, RINGCAST_ESTIMATE_OF(TAG)); /* for which spill memory has no room now */
+  /* For which spill memory has no room now. */
+  struct ringcast_span span = reserved(writer, RINGCAST_ESTIMATE_OF(TAG));
   ck_assert_uint_eq(span.bytes, info_of(writer).ring_frame);
   ck_assert_int_eq(ringcast_writer_commit(writer, 10, 0), 0);
   ck_assert_int_eq(ringcast_reader_release(reader, &held), 0);

@@ -252,8 +252,8 @@ TEST(more_dimensions_than_there_can_be_are_refused_where_they_have_room) {
 
 TEST(more_entries_than_there_can_be_are_refused_where_they_have_room) {
   struct ringcast_frame_reader reader;
-  size_t bytes =
-      48 + 64 * ((size_t)RINGCAST_MAX_ENTRIES + 1); /* but only the first page is ever there */
+  /* But only the first page is ever there. */
+  size_t bytes = 48 + 64 * ((size_t)RINGCAST_MAX_ENTRIES + 1);
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   uint8_t *frame = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
   ck_assert_ptr_ne(frame, MAP_FAILED);

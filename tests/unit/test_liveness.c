@@ -222,8 +222,8 @@ TEST(a_stopped_reader_is_said_to_be_stopped) {
   ck_says("stopped by a signal");
   ck_says("'rank 2'");
   ck_says("at position 0");
-  ck_assert_ptr_null(
-      strstr(ringcast_last_error(), "may (")); /* nothing was said about how long it may */
+  /* Nothing was said about how long it may. */
+  ck_assert_ptr_null(strstr(ringcast_last_error(), "may ("));
   ck_all_well(writer);
   struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);

@@ -74,8 +74,8 @@ static void with_little_locked(void *context) {
   limit(RLIMIT_MEMLOCK, 8 * MIB);
   if (geteuid() == 0)
     child_must(setresuid(65534, 65534, 65534) == 0); /* root may lock as much as it likes */
-  child_must(syscall(SYS_mlockall, MCL_FUTURE) ==
-             0); /* not by libc: AddressSanitizer makes that do nothing */
+  /* Not by libc: AddressSanitizer makes that do nothing. */
+  child_must(syscall(SYS_mlockall, MCL_FUTURE) == 0);
   check_limit(64 * 1024, 64 * MIB, -ENOMEM, "ulimit -l");
 }
 

@@ -172,8 +172,8 @@ TEST(each_tag_is_known_or_refused) {
     struct ringcast_object object;
     struct ringcast_token token;
     uint8_t *block = block_new(stream, sizeof stream, &object);
-    bool packed =
-        tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
+    /* Of no width. */
+    bool packed = tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE;
     bool known = tag <= RINGCAST_TAG_ABSENT || tag == RINGCAST_TAG_KIND;
     bool good = known && !packed && tag != RINGCAST_TAG_SCALAR; /* of no bits */
     ck_assert_msg(ringcast_token_read(&object, &token) == (good ? 0 : -EPROTO), "tag %#x", tag);

@@ -117,9 +117,8 @@ static void look_at_step(unsigned point) {
   case 3: ck_assert(!is_asleep()); /* fall through */
   default: ck_assert_int_eq(look(), -EPIPE);
   }
-  if (step == 2)
-    ck_assert(
-        !rc_writer_is_open(writer)); /* the large frame is given up before the ring is closed */
+  if (step == 2) /* The large frame is given up before the ring is closed. */
+    ck_assert(!rc_writer_is_open(writer));
   closing = writer;
 }
 

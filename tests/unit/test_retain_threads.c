@@ -126,8 +126,8 @@ TEST(all_bytes_are_right_whoever_drops_them_and_when) {
   frames = share_of(4000);
 #if defined(__SANITIZE_THREAD__)
   frames /= 5;
-  disable_too(
-      "io_uring"); /* it does not see liburing unmap one's ring before another's lies there */
+  /* It does not see liburing unmap one's ring before another's lies there. */
+  disable_too("io_uring");
 #endif
   ringcast_writer *writer = make_writer(2 * MIB);
   struct party participants[READERS];

@@ -152,8 +152,8 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
   want_all(writer, reader);
   let_it_keep(writer, reader);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
-  struct ringcast_frame frame =
-      expect(reader, 0, MIB); /* lies where the first was kept: so the second does not */
+  /* Lies where the first was kept: so the second does not. */
+  struct ringcast_frame frame = expect(reader, 0, MIB);
   retained[1] = keep(reader, 1, MIB);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   dropped_meanwhile = retained[_i].handle;

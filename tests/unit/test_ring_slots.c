@@ -200,8 +200,8 @@ TEST(a_late_cursor_moves_nothing) {
   struct rc_ring_reader slow = join(), other = join();
   uint64_t sent = fill_up(0);
   ck_assert(evict(&slow));
-  slow.own->cursor =
-      writer.tail + 4096; /* what a release does that had looked just before; whatever it is */
+  /* What a release does that had looked just before; whatever it is. */
+  slow.own->cursor = writer.tail + 4096;
   ck_assert_int_eq(send(sent, 200), -EAGAIN);
   ck_assert_uint_eq(writer.blocker, other.slot);
 }

@@ -18,8 +18,8 @@ enum {
 _Static_assert(CAPACITY % ((4 + PLAIN) * UNIT) == 0, "whole turns");
 
 #define MORE UINT64_MAX
-static _Atomic uint64_t total =
-    MORE; /* messages and plain frames that were sent; MORE: the writer is at work */
+/* Messages and plain frames that were sent; MORE: the writer is at work. */
+static _Atomic uint64_t total = MORE;
 static _Atomic bool holds; /* the sloth has a group, and may be evicted */
 static _Atomic uint64_t evictions, torn, visits, halves, tapped;
 
@@ -50,8 +50,8 @@ static bool is_message(const void *data, size_t bytes, uint16_t kind, uint64_t n
 static void *reserve_room(struct rc_ring_writer *writer, uint64_t bytes) {
   void *out;
   while (rc_ring_reserve(writer, bytes, &out) != 0) {
-    uint64_t owner = rc_load_relaxed(
-        &ring.control->slots[writer->blocker].owner); /* relaxed: the exchange decides */
+    /* Relaxed: the exchange decides. */
+    uint64_t owner = rc_load_relaxed(&ring.control->slots[writer->blocker].owner);
     bool is_sloth = rc_owner_pid(owner) == SLOTH && rc_owner_state(owner) == RC_SLOT_ACTIVE;
     if (!is_sloth || !holds || !rc_slot_evict(&ring, writer->blocker, owner)) sched_yield();
   }

@@ -10,8 +10,8 @@ static _Atomic uint64_t most_held, evictions, torn;
 
 /* Makes room: a sloth that is in the way is evicted, all others are waited for. */
 static void evict_or_wait(const struct rc_ring_writer *writer) {
-  uint64_t owner = rc_load_relaxed(
-      &ring.control->slots[writer->blocker].owner); /* relaxed: the exchange decides */
+  /* Relaxed: the exchange decides. */
+  uint64_t owner = rc_load_relaxed(&ring.control->slots[writer->blocker].owner);
   bool is_sloth = rc_owner_pid(owner) == SLOTH && rc_owner_state(owner) == RC_SLOT_ACTIVE;
   if (!is_sloth || !rc_slot_evict(&ring, writer->blocker, owner)) sched_yield();
 }

@@ -142,8 +142,8 @@ LOOP_TEST(a_death_ends_the_wait, 0, WAYS) {
   for (int i = 0; i < 4; i++) {
     uint32_t policy = policies[i % 2];
     ringcast_writer *writer = make(policy, RINGCAST_FAIL, 0);
-    ringcast_reader *reader =
-        i < 2 ? NULL : attach(writer); /* it lives, is in the way too, and is asked first */
+    /* It lives, is in the way too, and is asked first. */
+    ringcast_reader *reader = i < 2 ? NULL : attach(writer);
     pid_t pid = start_reader(writer);
     int fd = room_fd(writer);
     ck_assert_int_eq(fill(writer, 0), -EAGAIN);

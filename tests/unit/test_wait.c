@@ -132,9 +132,9 @@ static int wake_nobody(_Atomic uint32_t *word, int count) {
 
 TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
   struct target *target = make(0);
-  uint32_t value =
-      rc_eventcount_prepare(&target->event); /* another waiter, asleep on this from here on */
-  rc_os.futex_wake = wake_nobody;            /* as far as it comes */
+  /* Another waiter, asleep on this from here on. */
+  uint32_t value = rc_eventcount_prepare(&target->event);
+  rc_os.futex_wake = wake_nobody; /* as far as it comes */
   rc_waiter_cancel(&target->waiter);
   rc_os = real;
   ck_assert_uint_ne(target->event.word, value);

@@ -255,8 +255,8 @@ LOOP_TEST(the_budget_of_each_mode_holds_however_much_the_gaps_vary, 0, SIDES) {
       int64_t began = now;
       window_looks = 0;
       wait_often(TIMES, 2 * MS, thousandths);
-      int64_t busy =
-          (window_looks - TIMES) * look_ns; /* a window ends with the look that finds it over */
+      /* A window ends with the look that finds it over. */
+      int64_t busy = (window_looks - TIMES) * look_ns;
       ck_assert_int_le(busy * 100, (now - began + 4 * 2 * MS) *
                                        percents[mode]); /* four gaps' share may be saved */
       if (busy > most) most = busy;

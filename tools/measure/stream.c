@@ -131,8 +131,8 @@ static void attach_window(struct stream *stream) {
   struct ringcast_frame frame;
   ringcast_reader *reader = perf_attach(stream->shared->window_handle, 0);
   perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-  stream->window.base =
-      (uint8_t *)(uintptr_t)frame.data; /* only read from here on; held until the process ends */
+  /* Only read from here on; held until the process ends. */
+  stream->window.base = (uint8_t *)(uintptr_t)frame.data;
 }
 
 static void await_room(struct stream *stream) {
