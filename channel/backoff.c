@@ -27,8 +27,7 @@ void rc_backoff_pause(struct rc_backoff *backoff, const struct rc_ring_reader *r
     more = rc_ring_count(&ring->view, &position, RC_BACKOFF_MOST);
     frames += more;
   }
-  /* A stretch without a frame: the frames were a burst, or the ring is full; not worth the pauses.
-   */
+  /* A stretch without a frame: the frames were a burst, or the ring is full. */
   if (more == 0) frames = least(frames, pauses / RC_BACKOFF_WORTH);
   rc_backoff_learn(backoff, pauses, frames);
 }

@@ -230,8 +230,7 @@ static int check_room(void *context) {
   }
 }
 
-/* ---- The descriptor of ringcast_writer_room_fd ------------------------------------------------
- */
+/* ---- The descriptor of ringcast_writer_room_fd ----------------------------------------------- */
 
 /* E9 for the descriptor, whose announcement stands from one call to the next: after a new one, or
  * with another position wanted, the first slice is short. */

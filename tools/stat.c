@@ -154,8 +154,7 @@ static void print_text(FILE *out, const struct view *view) {
   text_table_print(&table, out);
 }
 
-/* ---- Prometheus' text format: each metric once, with a line for each ring or reader -----------
- */
+/* ---- Prometheus' text format: each metric once, with a line for each ring or reader ---------- */
 
 enum shape { COUNT32, COUNT64, SECONDS, IS_UP, IS_STOPPED };
 

@@ -193,8 +193,7 @@ static int64_t send(struct cadence *cadence, uint64_t number) {
   return perf_now_ns() - now;
 }
 
-/* ---- CPU time ---------------------------------------------------------------------------------
- */
+/* ---- CPU time -------------------------------------------------------------------------------- */
 
 struct meter {
   int64_t wall_ns;
