@@ -234,7 +234,7 @@ static void reclaim_read(ringcast_gpu_writer *gpu, bool all) {
  *
  * A lease must not wait for the device, so the worker makes the pool. If memory is lacking, or the
  * device is busy, the writer keeps the pool that there is, or sends INLINE, and later leases try
- * again, half as often after each failure (shm/holdoff.h). A failure of another kind, as of a
+ * again, half as often after each failure (shm/wait.h). A failure of another kind, as of a
  * driver that can't export, ends the tries.
  */
 
