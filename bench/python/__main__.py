@@ -42,7 +42,6 @@ COMMANDS = {
     "death": ("how soon the other processes know when one is killed, under each drop-in", "rounds"),
     "batch": ("small values in a stream, one by one and by send_many and recv_many", "case seconds"),
     "asyncio": ("waking a reader that sleeps: one that blocks, and one in an event loop", "rounds"),
-    "compose": ("arrays that a kernel writes into the frame, beside send and recv, and their copies", "rounds"),
     "packed": ("a value that is packed once for several rings, beside a send for each", "rounds"),
 }
 CASES = {
@@ -50,7 +49,7 @@ CASES = {
     "batch": list(rings.BATCHES),
     **{command: list(of) for command, of in dropin.COMMANDS.items()},
 }
-ROUNDS = {"asyncio": 300, "death": 5, "compose": 10, "packed": 200}
+ROUNDS = {"asyncio": 300, "death": 5, "packed": 200}
 RANKS = {"dropin": dropin.RANKS, "cadence": cadence.RANKS, "requests": requests.RANKS}
 MODULES: Dict[str, Any] = {
     "codec": codec, **dict.fromkeys(dropin.COMMANDS, dropin), "cadence": cadence, "requests": requests
@@ -134,7 +133,7 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         return {**facts, **requests.run(sizes, requests.QUICK if options.quick else requests.Plan())}
     if command == "batch":
         return {**facts, **rings.batch(chosen, options.seconds)}
-    measure = {"death": death.run, "asyncio": rings.wakeups, "compose": rings.compose, "packed": rings.packed}[command]
+    measure = {"death": death.run, "asyncio": rings.wakeups, "packed": rings.packed}[command]
     return {**facts, "rounds": options.rounds, **measure(options.rounds)}
 
 

@@ -17,7 +17,7 @@ import ringcast
 sys.path.append(str(pathlib.Path(__file__).parents[2]))
 
 from bench.python import __main__ as command_line
-from bench.python import cases, death, engine, harness, requests, rings
+from bench.python import cases, death, engine, harness, requests
 
 pytestmark = pytest.mark.alike
 
@@ -28,7 +28,6 @@ COMMANDS = {
     "object": SHORT,
     "batch": SHORT,
     "asyncio": ONCE,
-    "compose": ONCE,
     "packed": ONCE,
     "dropin": [*SHORT, "--ranks", "2", "--cold", "sleep", "--gap", "0.001"],
     "cadence": [*SHORT, "--gap", "0.1", "--ranks", "2"],
@@ -51,7 +50,6 @@ def may_run_where_it_might_before():
 def test_each_command_measures_each_of_its_cases(monkeypatch, capsys, command):
     monkeypatch.setattr(harness, "SLEEP", 1e-6)
     monkeypatch.setattr(harness, "block_bytes", lambda: 4096)
-    monkeypatch.setattr(rings, "SIZES", (1 << 20,))
     monkeypatch.setattr(requests, "QUICK", requests.Plan(0.1, 5, 1, (1.0,)))
     monkeypatch.setattr(death, "WAYS", {"MessageQueue": death.WAYS["MessageQueue"]})
     command_line.main([command, *COMMANDS[command], "--format", "json"])
