@@ -294,7 +294,7 @@ def turns(chosen, rounds, quick):
 # ---- What the rounds say together ------------------------------------------------------------------------------------
 
 FIGURES = ["p50_ms", "p99_ms", "tokens_per_s", "cpu_percent", "idle_percent"]
-PARTS_OF_A_STEP = ["to_us", "from_us", "rank_ms"]  # what transport_vllm.py and inside_vllm.py also tell
+PARTS_OF_A_STEP = ["to_us", "from_us", "rank_ms"]  # what inside_vllm.py also tells
 
 
 def medians(rounds):
