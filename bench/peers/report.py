@@ -308,8 +308,8 @@ def facts(meta):
     minutes = (meta.get("seconds") or 0) / 60
     rounds = f"{meta['rounds']} round{'s' * (meta['rounds'] != 1)} in {minutes:.0f} minutes"
     return (
-        f"{meta['date']:.10}, commit {(meta['commit'] or 'not noted'):.12}; {meta['cpus']} CPUs of {meta['cpu']}; "
-        f"Linux {meta['kernel']}; Python {meta['python']}; {rounds}; load before: {three(meta['load_before'])}."
+        f"{meta['date']}, commit {(meta['commit'] or 'not noted'):.12}; {meta['cores']} CPUs of {meta['cpu']}; "
+        f"Linux {meta['linux']}; Python {meta['python']}; {rounds}; load before: {three(meta['load_average'])}."
     )
 
 

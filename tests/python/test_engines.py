@@ -74,9 +74,3 @@ def test_each_case_runs_and_its_row_is_told(monkeypatch, engine, case):
     rows = run.medians(rounds)
     assert report.text(rows).count(case) == 2 and f"| {case} | " in report.of_engine(rows, "vllm")
     assert all(line.startswith("vllm, ") for line in report.verdicts({"rows": rows, "rounds": rounds}))
-
-
-def test_tokens_that_differ_are_no_success():
-    row = {"engine": "vllm", "case": "1 request", "round": 0, "p50_ms": 10.0, "ok": True}
-    rows = [{**row, "way": "own", "token_hash": "a"}, {**row, "way": "ringcast", "token_hash": "b"}]
-    assert not any(found["ok"] for found in run.medians(rows))
