@@ -3,13 +3,8 @@
  * The cases between processes, and of the hot path. frames.c has the cases of a frame's contents.
  *   full, spill, pages, tap
  *            streams with a ring of one page, which has room for three frames; with frames just below and just above
-<<<<<<< HEAD:bench/cases.c
- *            half the ring; in each kind of memory; with a tap. `ringcast perf throughput` and `scale` measure
- *            frames of any size, and more readers
-=======
  *            half the ring; in each kind of memory; with a tap. `ringcast perf throughput` measures frames of any
  *            size, and more readers
->>>>>>> f2:bench/micro/cases.c
  *   batch    streams of small messages: single calls, batches, and the floor
  *   stores   streams of large frames, copied into the ring and out of the ring by memcpy, or past the cache
  *   alone    the two halves of the hot path in one process: reserve and commit, next and release; no byte of payload

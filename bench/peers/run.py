@@ -72,12 +72,6 @@ def way_row(name: str, processes: int, version: str = "") -> Row:
     )  # fmt: skip
 
 
-def serialiser(way: str, reading: str) -> str:
-    if reading in ("bytes", "in-place"):
-        return "none"
-    return find(way).serialiser if reading == "objects" else "ringcast"
-
-
 def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
     why, version = group.left_out, ""
     if not why:
@@ -91,7 +85,7 @@ def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
     for step, result in zip(group.steps, outcome.results[1:]):  # the first one is the warm-up
         scenario = "in-place" if step.reading == "in-place" else step.scenario
         made = {**row, **step._asdict(), "scenario": scenario, "status": result.status}
-        made["serialiser"] = serialiser(group.way, step.reading)
+        made["serialiser"] = find(group.way).serialiser if step.reading == "objects" else "none"
         if result.status == "ok":
             made.update(figures.of_step(step._asdict(), result.members))
             made["note"] = "; ".join(filter(None, (made["note"], row["note"])))

@@ -45,7 +45,6 @@ COMMANDS: Dict[str, Any] = {
     "death": ("how soon the others know when a process is killed", "rounds", {"rounds": 5}),
     "batch": ("small values in a stream, one by one and in batches", "case seconds", {}),
     "asyncio": ("waking a reader that blocks, or is in an event loop", "rounds", {"rounds": 300}),
-    "packed": ("a value packed once for several rings", "rounds", {"rounds": 200}),
 }
 CASES = {"codec": cases.CASES, "batch": rings.BATCHES, **dropin.COMMANDS}
 OPTIONS: Dict[str, Dict[str, Any]] = {
@@ -112,7 +111,7 @@ def run(given: argparse.Namespace) -> Dict[str, Any]:
         return {**facts, **requests.run(sorted(of.ranks), plan_of)}
     if of.command == "batch":
         return {**facts, **rings.batch(of.case, of.seconds)}
-    measure = {"death": death.run, "asyncio": rings.wakeups, "packed": rings.packed}[of.command]
+    measure = {"death": death.run, "asyncio": rings.wakeups}[of.command]
     return {**facts, "rounds": of.rounds, **measure(of.rounds)}
 
 

@@ -5,12 +5,10 @@ batch    small values in a stream to another process, by send, send_bytes and se
          receiver has the last one
 asyncio  from a send until a sleeping receiver of another process has the value: in recv(), and in arecv() under asyncio
          and uvloop
-packed   a value sent on several rings without readers, by a send for each, or packed once
 """
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import statistics
 import time
@@ -19,7 +17,6 @@ from typing import Any, Callable, Dict, List, Sequence
 
 import ringcast
 
-from bench.python import cases
 from bench.python.harness import Processes, Table, in_turns
 
 DEADLINE = 60.0
@@ -110,43 +107,6 @@ def wakeups(rounds: int) -> Dict[str, Any]:
             found["cases"][way] = {"p50_us": statistics.median(took[FIRST:]) / 1000}
             if way == "recv":
                 found["cases"][way]["slept"] = min(1.0, sleeps / (rounds + FIRST))
-    return found
-
-
-# ---- packed ----------------------------------------------------------------------------------------------------------
-
-RINGS = (1, 2, 4, 8)
-PACKED = ("metadata", "scheduler-256", "tensor-dict", "features")
-WARM_UP = 2  # uncounted rounds
-
-
-def packed(rounds: int) -> Dict[str, Any]:
-    there, left_out = cases.there(PACKED)
-    found: Dict[str, Any] = {"cases": {}, "left_out": left_out}
-
-    def each(writers: Sequence[ringcast.Writer], value: Any) -> None:
-        for writer in writers:
-            writer.send(value)
-
-    def timed(call: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        call()
-        return (time.perf_counter() - start) * 1e6
-
-    with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(ringcast.Writer(readers=1)) for _ in range(max(RINGS))]
-        for name in there:
-            value = cases.CASES[name]()
-            for count in RINGS:
-                some = writers[:count]
-                ways = {
-                    "send_us": functools.partial(each, some, value),
-                    "pack_us": lambda some=some, value=value: each(some, ringcast.pack(value)),
-                }
-                turns = [{way: timed(call) for way, call in ways.items()} for _ in range(rounds + WARM_UP)]
-                its = {way: statistics.median(turn[way] for turn in turns[WARM_UP:]) for way in ways}
-                rings = f"{count} ring{'s' if count > 1 else ''}"
-                found["cases"][f"{name}, {rings}"] = {**its, "ratio": its["pack_us"] / its["send_us"]}
     return found
 
 

@@ -24,7 +24,6 @@ COMMANDS = {
     "object": SHORT,
     "batch": SHORT,
     "asyncio": ONCE,
-    "packed": ONCE,
     "dropin": [*SHORT, "--ranks", "2", "--cold", "sleep", "--gap", "0.001"],
     "cadence": [*SHORT, "--gap", "0.1", "--ranks", "2"],
     "death": ONCE,

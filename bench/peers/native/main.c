@@ -178,7 +178,6 @@ static void put_one_way(struct board *board) {
   uint64_t messages = board->measured;
   const int64_t *started = board_column(board, COLUMN_STARTED);
   int64_t *written = board_column(board, COLUMN_WRITTEN), *times = board_column(board, COLUMN_READ);
-  double sum = 0;
   for (uint64_t n = 0; n < messages; n++) {
     int64_t last = INT64_MIN;
     for (uint32_t rank = 1; rank < board->step.processes; rank++) {
@@ -187,13 +186,11 @@ static void put_one_way(struct board *board) {
     }
     times[n] = last - started[n]; /* rank 0 reads nothing: its column is free */
     written[n] -= started[n];
-    sum += (double)times[n];
   }
   qsort(times, messages, sizeof *times, compare);
   qsort(written, messages, sizeof *written, compare);
   put_number("p50_us", quantile(times, messages, 0.5) / 1e3);
   put_number("p99_us", quantile(times, messages, 0.99) / 1e3);
-  put_number("mean_us", sum / (double)messages / 1e3);
   put_number("write_us", quantile(written, messages, 0.5) / 1e3);
 }
 
