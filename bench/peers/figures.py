@@ -16,7 +16,7 @@ Lines = List[Dict[str, Any]]
 KEY = ("peer", "payload", "scenario", "processes", "reading", "round")
 FIGURES = (
     "p50_us", "p99_us", "write_us", "read_us", "messages_per_s", "bytes_per_s",
-    "cpu_writer_s", "cpu_reader_s", "seconds", "rss_mb", "gil_share",
+    "cpu_writer_s", "cpu_reader_s", "seconds", "gil_share",
 )  # fmt: skip
 COLUMNS = (
     "peer", "family", "language", "version", "payload", "bytes", "scenario", "processes", "reading",
@@ -110,9 +110,7 @@ def of_step(step: Dict[str, Any], members: Lines) -> Row:
     """The figures of one step; the members are in the order of the ranks."""
     writer, *readers = members
     scenario = step["scenario"]
-    peaks = [line["rss"] for line in members if line["rss"]]
     row: Row = {"seconds": round(writer["took"] / 1e9, 4), **of_cpu(writer, readers)}
-    row["rss_mb"] = round(max(peaks), 1) if peaks else None
     if scenario == "stream":
         row.update(of_stream(writer, readers, step["bytes"]))
     elif scenario in ("call", "gil"):

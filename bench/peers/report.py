@@ -334,7 +334,6 @@ def blocks_of(rows, meta):
         "idle": listing(rows, ["p50_us", "cpu"], scenario="idle"),
         "slow": listing(rows, ["p50_us", "p99_us", "write_us"], scenario="slow"),
         "gil": matrix(rows, "gil_share", scenario="gil"),
-        "memory": matrix(rows, "rss_mb", payloads=["features"], scenario="one-way", **PYTHON),
         "wins": win_table(rows),
         "absent": absent_table(rows),
     }

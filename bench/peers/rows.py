@@ -38,7 +38,6 @@ FIGURES = {
     "write_us": (time_of, False),
     "read_us": (time_of, False),
     "cpu": (lambda share: f"{three(share)} %", False),
-    "rss_mb": ("{:.0f} MB".format, False),
     "gil_share": (lambda share: f"{100 * share:.0f} %", False),
     "messages_per_s": (lambda rate: f"{rate_of(rate)}/s", True),
 }
