@@ -14,7 +14,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE ringcast.
 
 .NOTPARALLEL:
 .PHONY: help deps deps-test deps-build build demo test test-all pythons lint format docs coverage soak bench bench-docs gpu-test
-.PHONY: vllm-compat sglang-compat engines peers peers-compare wheels wheels-test install uninstall deb abi clean distclean
+.PHONY: vllm-compat sglang-compat engines peers wheels wheels-test install uninstall deb abi clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,7 +40,6 @@ help:
 	@echo '                (ENGINE=vllm or sglang; QUICK=1: minutes, once what is fetched into build/engines is there)'
 	@echo 'make peers      ringcast and its peers, all measured in one run; docs/peers.md (QUICK=1: minutes, no page; what is'
 	@echo '                fetched the first time, gigabytes, is in build/peers; ARGS="--only zmq-push")'
-	@echo 'make peers-compare OLD=... NEW=...: two results of make peers (build/peers/kept)'
 	@echo 'make wheels     dist/: the source distribution, and a wheel for each Python, for x86-64 and 64-bit Arm'
 	@echo '                (ARGS="3.11 3.12": only these); make wheels-test tries them in a clean Debian, as root'
 	@echo 'make deps       all Debian packages and all of build/venv; the others install what they need (TORCH= leaves torch out)'
@@ -142,11 +141,6 @@ engines: deps-test $(installed)
 # What ARGS may be: bench/peers/run.py --help.
 peers: build
 	@QUICK='$(QUICK)' bench/peers/prepare.sh $(ARGS)
-
-# Needs no build. ARGS=--all tells of small differences, too.
-peers-compare:
-	@test -n '$(OLD)' -a -n '$(NEW)' || { echo 'make peers-compare OLD=FILE NEW=FILE' >&2; exit 2; }
-	@$(PYTHON) bench/peers/compare.py $(ARGS) '$(OLD)' '$(NEW)'
 
 # Takes a compiler from PyPI, and headers and liburing from Debian.
 wheels:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library for LD_PRELOAD: counts the blocks copied by a process, for overheads.py. Copies by loops of the caller, or
- * by code inlined for a constant size, are not counted.
+ * A library for LD_PRELOAD: counts the blocks copied by a process, for overheads.py. Copies by
+ * loops of the caller, or by code inlined for a constant size, are not counted.
  */
 #include <stdatomic.h>
 #include <stddef.h>
@@ -11,7 +11,8 @@
 static _Atomic size_t least = SIZE_MAX;
 static _Atomic uint64_t copied;
 
-/* From now on counts the bytes of blocks of `bytes` or more. Returns the count so far, and starts anew. */
+/* From now on counts the bytes of blocks of `bytes` or more. Returns the count so far, and starts
+ * anew. */
 uint64_t copies_count(size_t bytes) {
   atomic_store_explicit(&least, bytes, memory_order_relaxed);
   return atomic_exchange_explicit(&copied, 0, memory_order_relaxed);

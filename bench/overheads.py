@@ -6,7 +6,6 @@ second broadcast for the size.
   overheads.py                prints the table
   overheads.py --vllm FOLDER  also vLLM's own queue, from an unpacked source or a folder of packages
   overheads.py --page         writes the table into docs/benchmarks.md too
-  overheads.py --spans        instead, what a send and its recv cost without spans, with spans, and with a trace
 
 The counts are over OBJECTS objects, GAP seconds apart, after OBJECTS objects to warm up.
 - Messages: calls of torch.distributed.broadcast; chunks that vLLM's queue writes; frames by the Writer's stats().
@@ -39,7 +38,7 @@ import ringcast
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
-from bench.tables import fill, ns, table  # noqa: E402
+from bench.tables import fill, table  # noqa: E402
 
 PAGE = ROOT / "docs/benchmarks.md"
 OBJECTS = 20
@@ -264,54 +263,10 @@ def table_of(found):
     return table(head, rows)
 
 
-# ---- Spans -----------------------------------------------------------------------------------------------------------
-
-CALLS, ROUNDS = 2000, 21
-
-
-def time_of(call):
-    """Nanoseconds: the median of the rounds."""
-    taken = []
-    for _ in range(ROUNDS):
-        begin = time.perf_counter_ns()
-        for _ in range(CALLS):
-            call()
-        taken.append((time.perf_counter_ns() - begin) / CALLS)
-    return sorted(taken)[ROUNDS // 2]
-
-
-def span_costs():
-    """Both calls are one process's, so that no wait hides the cost."""
-    from ringcast import _spans, trace
-
-    def ignore(spans):
-        pass
-
-    def exchanges(writer, reader):
-        metadata = values()["metadata"]
-        yield "`send_bytes` and `recv`, 16 bytes", lambda: (writer.send_bytes(b"0123456789abcdef"), reader.recv())
-        yield "`send` and `recv`, metadata", lambda: (writer.send(metadata), reader.recv())
-
-    rows = []
-    with tempfile.TemporaryDirectory() as folder, ringcast.Writer(1 << 20) as writer:
-        with ringcast.Reader(writer.handle) as reader:
-            for name, call in exchanges(writer, reader):
-                taken = [time_of(call)]
-                _spans.subscribe(ignore)
-                taken.append(time_of(call))
-                _spans.unsubscribe(ignore)
-                trace.start(f"{folder}/trace.json")
-                taken.append(time_of(call))
-                trace.stop()
-                rows.append([name, *map(ns, taken)])
-    return table(["calls", "off", "recorded", "traced"], rows)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", metavar="FOLDER")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--spans", action="store_true")
     parser.add_argument("--way", choices=WAYS, help="only this way")
     parser.add_argument("--value", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -319,8 +274,6 @@ def main():
     options = parser.parse_args()
     if options.rank is not None:
         return rank_main(options)
-    if options.spans:
-        return print(span_costs())
     ways = [options.way] if options.way else [way for way in WAYS if way != "vllm" or options.vllm]
     text = table_of([(value, way, measure(way, value, options.vllm)) for value in values() for way in ways])
     print(text)

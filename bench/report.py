@@ -5,7 +5,6 @@ beside the page. A run takes some minutes; no other load should run on the machi
   report.py                 measures, keeps the raw figures in build/bench/report.json, writes the page
   report.py --vllm FOLDER   also vLLM's own queue, from an unpacked source; needs what vLLM imports
   report.py --from FILE     writes the page from raw figures
-  report.py --json FILE     only the tables of what `python -m bench.python codec --format json` printed, or `cadence`
   report.py --quick         measures for a moment, to test this script; give --page too
 """
 
@@ -305,15 +304,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", metavar="FOLDER", help="an unpacked source of vLLM; default: the installed one")
     parser.add_argument("--from", dest="source", type=pathlib.Path, help="raw figures to take instead of measuring")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="only the tables of that command's figures")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="the page to write into")
     parser.add_argument("--quick", action="store_true", help="only see that it works")
     options = parser.parse_args()
     start = time.monotonic()
-    if options.json:
-        found = json.loads(options.json.read_text(encoding="utf-8"))
-        name = {"codec": "codec", "cadence": "dropin-cadence"}[found["command"]]
-        return write_page({name: found}, options.page, [name])
     if options.source:
         raw = json.loads(options.source.read_text(encoding="utf-8"))
     else:

@@ -12,7 +12,7 @@ VARIABLE = "RINGCAST_VLLM"
 # What vLLM's all-reduce for CPUs makes and never unlinks, whichever way its messages go.
 SEGMENTS = dict.fromkeys(registry.WAYS, r"vllm_dist_[0-9a-f]{32}\S*-cpushm_\d+")
 WITHOUT = []
-SCRIPTS = {"serve": "serve_vllm.py", "transport": "transport_vllm.py", "inside": "inside_vllm.py"}
+SCRIPTS = {"serve": "serve_vllm.py", "inside": "inside_vllm.py"}
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": registry.cpus(registry.RANKS),
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -43,7 +43,7 @@ class Engine:
     errors = ["vllm.v1.engine.exceptions.EngineDeadError"]
     # VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS by default: the longest that the executor waits for a step. ringcast ends the
     # wait, before vLLM's shutdown does so after 9 s.
-    error_seconds = 8 if os.environ.get(VARIABLE) else 300
+    error_seconds = 8 if os.environ.get(VARIABLE) == "1" else 300
 
     def __init__(self, model):
         from vllm import LLM

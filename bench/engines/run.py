@@ -41,12 +41,10 @@ CASES |= dict.fromkeys(["pauses of 0.5 s", "stopped for 3 s", "stopped for 3 s w
 
 @dataclasses.dataclass
 class Part:
-    """A script that appends rows to a file, in so many processes at once; the cases are those of session.py.
-    rounds: in all, or by case."""
+    """A script that appends rows to a file; the cases are those of session.py. rounds: in all, or by case."""
 
     script: str = "session.py"
     cases: tuple = ()
-    copies: int = 1
     rounds: int | dict = 2
     ways: tuple = tuple(registry.WAYS)
     asked: bool = False  # runs only by name
@@ -56,7 +54,6 @@ class Part:
 PARTS = {
     "cases": Part(cases=list(CASES), rounds=CASES, together=True),
     "killed": Part(cases=["killed"]),
-    "side by side": Part(cases=["8 requests"], copies=2),
     "soak": Part(cases=["soak"], rounds=1, ways=("ringcast",), asked=True),
 }
 QUICK = ["cases"]
@@ -148,20 +145,12 @@ class Run:
         return [name for name in left if name not in known], remark
 
 
-def wait_for(runs):
-    """Until all are over, or for SECONDS. Looks at each run from time to time, and as soon as a program has ended."""
+def wait_for(run):
+    """Until it is over, or for SECONDS. Looks at it from time to time, and as soon as the program has ended."""
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        left = [run for run in runs if not run.look()]
-        if not left:
-            break
-        running = [run.descriptor for run in left if run.ended is None]
-        rest(running, LOOK if len(running) == len(left) else 0.1)
-
-
-def rest(descriptors, seconds):
-    """Until a process has ended, or for so many seconds."""
-    multiprocessing.connection.wait(descriptors, seconds)
+    while time.monotonic() < end and not run.look():
+        running = [run.descriptor] if run.ended is None else []
+        multiprocessing.connection.wait(running, LOOK if running else 0.1)
 
 
 def read_rows(file, run):
@@ -172,43 +161,35 @@ def read_rows(file, run):
     return found
 
 
-def begin(name, way, part, log, cases, quick, **streams):
+def begin(name, way, part, cases, quick, **streams):
     """Starts the script of a part with these cases: (the file of its rows, the run)."""
-    file = BUILD / "logs" / f"{name}-{way}-{log}.rows"
+    file = BUILD / "logs" / f"{name}-{way}-{part}.rows"
     file.unlink(missing_ok=True)
     arguments = [name, way, BUILD / "model", file, *cases, *(["--quick"] if quick else [])]
-    return file, Run(name, way, log, parts_of(name)[part].script, *arguments, **streams)
+    return file, Run(name, way, part, parts_of(name)[part].script, *arguments, **streams)
 
 
 def rows_of(name, way, part, quick):
     """Runs a part of an engine one way: its rows."""
     spec = parts_of(name)[part]
-    runs = []
-    for copy in range(spec.copies):
-        log = f"{part}-{copy + 1}".replace(" ", "-") if spec.copies > 1 else part
-        runs.append(begin(name, way, part, log, spec.cases, quick))
-    rows = []
+    file, run = begin(name, way, part, spec.cases, quick)
     try:
-        wait_for([run for _, run in runs])
-        told = [read_rows(file, run) for file, run in runs]
-        ends = [run.end() for _, run in runs]
+        wait_for(run)
+        rows = read_rows(file, run)
+        end = run.end()
     finally:
-        for _, run in runs:
-            run.kill()
-    for number, ((_, run), found, end) in enumerate(zip(runs, told, ends), 1):
-        missing = [case for case in spec.cases if case not in {row["case"] for row in found}]
-        found += [{"case": case, "ok": False, "note": f"did not end, see {run.log}"} for case in missing]
-        found.append(end)
-        title = f"{part}, {number}: " if spec.copies > 1 else "" if part == "cases" else f"{part}: "
-        rows += [{**row, "case": row["case"] if row["case"] == part else title + row["case"]} for row in found]
-    return rows
+        run.kill()
+    missing = [case for case in spec.cases if case not in {row["case"] for row in rows}]
+    rows += [{"case": case, "ok": False, "note": f"did not end, see {run.log}"} for case in missing]
+    for row in [*rows, end]:
+        yield row if row["case"] == part else {**row, "case": f"{part}: {row['case']}"}
 
 
 class Alive:
     """An engine that is stopped while it is not asked for a case."""
 
     def __init__(self, name, way, part, quick):
-        self.file, self.run = begin(name, way, part, part, ["-"], quick, stdin=subprocess.PIPE)
+        self.file, self.run = begin(name, way, part, ["-"], quick, stdin=subprocess.PIPE)
         self.told = 0
 
     def rows(self, count):
@@ -236,7 +217,7 @@ class Alive:
         """The rows after the last case."""
         self.run.send(signal.SIGCONT)
         self.run.process.stdin.close()
-        wait_for([self.run])
+        wait_for(self.run)
         return [*read_rows(self.file, self.run)[self.told :], self.run.end()]
 
 
@@ -294,7 +275,7 @@ def turns(chosen, rounds, quick):
 # ---- What the rounds say together ------------------------------------------------------------------------------------
 
 FIGURES = ["p50_ms", "p99_ms", "tokens_per_s", "cpu_percent", "idle_percent"]
-PARTS_OF_A_STEP = ["to_us", "from_us", "rank_ms"]  # what transport_vllm.py and inside_vllm.py also tell
+PARTS_OF_A_STEP = ["to_us", "from_us", "rank_ms"]  # what inside_vllm.py also tells
 
 
 def medians(rounds):

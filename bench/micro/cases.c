@@ -2,18 +2,13 @@
 /*
  * The cases between processes, and of the hot path. frames.c has the cases of a frame's contents.
  *   full, spill, pages, tap
- *            streams with a ring of one page, which has room for three frames; with frames just below and just above
-<<<<<<< HEAD:bench/cases.c
- *            half the ring; in each kind of memory; with a tap. `ringcast perf throughput` and `scale` measure
- *            frames of any size, and more readers
-=======
- *            half the ring; in each kind of memory; with a tap. `ringcast perf throughput` measures frames of any
- *            size, and more readers
->>>>>>> f2:bench/micro/cases.c
- *   batch    streams of small messages: single calls, batches, and the floor
- *   stores   streams of large frames, copied into the ring and out of the ring by memcpy, or past the cache
- *   alone    the two halves of the hot path in one process: reserve and commit, next and release; no byte of payload
- *            is touched. The half way from process to process is `ringcast perf latency`
+ *            streams with a ring of one page, which has room for three frames; with frames just
+ * below and just above half the ring; in each kind of memory; with a tap. `ringcast perf
+ * throughput` measures frames of any size, and more readers batch    streams of small messages:
+ * single calls, batches, and the floor stores   streams of large frames, copied into the ring and
+ * out of the ring by memcpy, or past the cache alone    the two halves of the hot path in one
+ * process: reserve and commit, next and release; no byte of payload is touched. The half way from
+ * process to process is `ringcast perf latency`
  */
 #define _GNU_SOURCE
 #include "bench/micro/cases.h"
@@ -40,7 +35,7 @@ void bench_unpin(void) { perf_unpin(&machine); }
 
 const char *bench_reason(void) { return perf_reason(); }
 
-/* ---- Streams ---------------------------------------------------------------------------------------------------- */
+/* ---- Streams --------------------------------------------------------------------------------- */
 
 struct stream_case {
   struct stream_options options;
@@ -69,7 +64,7 @@ static double tear_down_stream(void *stream) {
   return lost;
 }
 
-/* ---- Two ways to copy a large block: on CPUs other than x86-64 both are memcpy ---------------------------------- */
+/* ---- Two ways to copy a large block: on CPUs other than x86-64 both are memcpy --------------- */
 
 static void copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 
@@ -90,7 +85,7 @@ static void copy_past_cache(void *to, const void *from, size_t bytes) {
 static void copy_past_cache(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 #endif
 
-/* ---- The two halves --------------------------------------------------------------------------------------------- */
+/* ---- The two halves -------------------------------------------------------------------------- */
 
 struct alone {
   ringcast_writer *writer;
@@ -101,8 +96,10 @@ static double run_writer(const struct bench_case *self, void *state, uint64_t it
   const struct alone *alone = state;
   int64_t start = perf_now_ns();
   for (struct ringcast_span span; iterations > 0; iterations--) {
-    perf_must(ringcast_writer_reserve(alone->writer, self->bytes, RINGCAST_FOREVER, &span), "can't reserve");
-    perf_must(ringcast_writer_commit(alone->writer, self->bytes, RINGCAST_KIND_BYTES), "can't commit");
+    perf_must(ringcast_writer_reserve(alone->writer, self->bytes, RINGCAST_FOREVER, &span),
+              "can't reserve");
+    perf_must(ringcast_writer_commit(alone->writer, self->bytes, RINGCAST_KIND_BYTES),
+              "can't commit");
   }
   return (double)(perf_now_ns() - start) * 1e-9;
 }
@@ -121,12 +118,14 @@ static double run_reader(const struct bench_case *self, void *state, uint64_t it
 
 static void *set_up_alone(const struct bench_case *self) {
   static struct alone alone;
-  struct ringcast_writer_options options = {.size = sizeof options, .readers = 1, .capacity = MI /* fits in L2 */};
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .readers = 1, .capacity = MI /* fits in L2 */};
   alone = (struct alone){0};
   bench_pin();
   perf_must(ringcast_writer_create_ex(&options, &alone.writer), "can't make a ring");
   if (self->run == run_reader)
-    perf_must(ringcast_reader_attach(ringcast_writer_handle(alone.writer), &alone.reader), "can't attach");
+    perf_must(ringcast_reader_attach(ringcast_writer_handle(alone.writer), &alone.reader),
+              "can't attach");
   return &alone;
 }
 
@@ -138,19 +137,22 @@ static double tear_down_alone(void *state) {
   return 0;
 }
 
-/* ---- The table -------------------------------------------------------------------------------------------------- */
+/* ---- The table ------------------------------------------------------------------------------- */
 
 #define ALONE(name, run) \
   { "alone/" name, 40, 1000, set_up_alone, run, tear_down_alone, NULL }
 /* A batch is long enough for the clock's cost, and for the writer to lap the ring. */
-#define STREAM(name, bytes, batch, of, ...)                                                                            \
-  {                                                                                                                    \
-    name, bytes, batch, set_up_stream, run_stream, tear_down_stream, &(const struct stream_case) { {__VA_ARGS__}, of } \
+#define STREAM(name, bytes, batch, of, ...)                                                        \
+  {                                                                                                \
+    name, bytes, batch, set_up_stream, run_stream, tear_down_stream, &(const struct stream_case) { \
+      {__VA_ARGS__}, of                                                                            \
+    }                                                                                              \
   }
 #define FULL(name, of, room)      STREAM("full/" name, KI, 1000, of, .readers = 1, .capacity = room)
 #define SPILL(name, bytes, of)    STREAM("spill/" name, bytes, 32, of, .readers = 1, .capacity = MI)
 #define BATCH(name, bytes, of, n) STREAM("batch/" name, bytes, 100000, of, .readers = 1, .batch = n)
-#define TAP(name, readers_of, n)  STREAM("tap/" name, 40, 100000, STREAM_RING, .readers = readers_of, .taps = n)
+#define TAP(name, readers_of, n) \
+  STREAM("tap/" name, 40, 100000, STREAM_RING, .readers = readers_of, .taps = n)
 #define STORES(name, mib, batch, ...) \
   STREAM("stores/" name, (size_t)mib *MI, batch, STREAM_RING, .readers = 1, __VA_ARGS__)
 #define STORES_OF(mib, batch)                                                    \
@@ -158,8 +160,9 @@ static double tear_down_alone(void *state) {
       STORES(#mib "_in_past", mib, batch, .copy_in = copy_past_cache),           \
       STORES(#mib "_out_memcpy", mib, batch, .copy_in = copy, .copy_out = copy), \
       STORES(#mib "_out_past", mib, batch, .copy_in = copy, .copy_out = copy_past_cache)
-#define PAGES(name, kind) \
-  STREAM("pages/" name, 64 * KI, 256, STREAM_RING, .readers = 1, .capacity = 64 * MI, .memory = kind)
+#define PAGES(name, kind)                                                             \
+  STREAM("pages/" name, 64 * KI, 256, STREAM_RING, .readers = 1, .capacity = 64 * MI, \
+         .memory = kind)
 enum { IN_RING = MI / 2 - 2 * 64 /* of payload: half the ring, less two headers' lines */ };
 
 const struct bench_case bench_cases[] = {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A benchmark is a name and three functions in C. main.cc hands each case to Google Benchmark. `ringcast perf` measures
- * the streams of tools/measure/stream.h too. A case's floor stands beside the case, and `make bench
- * ARGS="--benchmark_enable_random_interleaving=true --benchmark_repetitions=5"` runs the cases in turns.
+ * A benchmark is a name and three functions in C. main.cc hands each case to Google Benchmark.
+ * `ringcast perf` measures the streams of tools/measure/stream.h too. A case's floor stands beside
+ * the case, and `make bench ARGS="--benchmark_enable_random_interleaving=true
+ * --benchmark_repetitions=5"` runs the cases in turns.
  */
 #ifndef BENCH_MICRO_CASES_H
 #define BENCH_MICRO_CASES_H

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cases of the contents of a frame. One process on one CPU sends and receives: no line moves to another core, so the
- * cases show the work and the copies.
+ * Cases of the contents of a frame. One process on one CPU sends and receives: no line moves to
+ * another core, so the cases show the work and the copies.
  *   codec     builds a dict of tensors and numbers in the caller's memory, or reads the dict
- *   estimate  a value of unknown size: written into a reservation by estimate; or measured by a first write; or written
- *             to private memory, and sent
- *   packed    the dict goes to three rings: built in each, or built once and sent; and the sends alone
- *   compose   a kernel makes an array, and a second kernel reads the array: in the frame, or in the caller's arrays,
- *             with a copy in and a copy out; and the kernels alone
+ *   estimate  a value of unknown size: written into a reservation by estimate; or measured by a
+ *             first write; or written to private memory, and sent
+ *   packed    the dict goes to three rings: built in each, or built once and sent; and the sends
+ *             alone
+ *   compose   a kernel makes an array, and a second kernel reads the array: in the frame, or in the
+ *             caller's arrays, with a copy in and a copy out; and the kernels alone
  */
 #include "bench/micro/cases.h"
 
@@ -18,7 +19,15 @@
 #include "ringcast/frame.h"
 #include "tools/measure/perf.h"
 
-enum { KI = 1 << 10, MI = 1 << 20, RINGS = 3, TENSORS = 6, NUMBERS = 6, TENSOR_BYTES = 256, RECORDS = 1500 };
+enum {
+  KI = 1 << 10,
+  MI = 1 << 20,
+  RINGS = 3,
+  TENSORS = 6,
+  NUMBERS = 6,
+  TENSOR_BYTES = 256,
+  RECORDS = 1500
+};
 
 struct frames {
   ringcast_writer *writers[RINGS];
@@ -43,9 +52,11 @@ static void *set_up(const struct bench_case *self) {
   frames = (struct frames){.room = 64 * KI};
   bench_pin();
   for (int i = 0; i < RINGS; i++) {
-    struct ringcast_writer_options options = {.size = sizeof options, .readers = 1, .capacity = ring};
+    struct ringcast_writer_options options = {
+        .size = sizeof options, .readers = 1, .capacity = ring};
     perf_must(ringcast_writer_create_ex(&options, &frames.writers[i]), "can't make a ring");
-    perf_must(ringcast_reader_attach(ringcast_writer_handle(frames.writers[i]), &frames.readers[i]), "can't attach");
+    perf_must(ringcast_reader_attach(ringcast_writer_handle(frames.writers[i]), &frames.readers[i]),
+              "can't attach");
   }
   frames.memory = allocate(frames.room);
   frames.input = allocate(self->bytes);
@@ -83,7 +94,7 @@ static void pass(struct frames *frames, int ring) {
   release(frames, ring, &frame);
 }
 
-/* ---- Codec ------------------------------------------------------------------------------------------------------ */
+/* ---- Codec ----------------------------------------------------------------------------------- */
 
 static const int64_t shape[] = {TENSOR_BYTES / 4};
 
@@ -94,12 +105,15 @@ static struct ringcast_frame_plan plan_dict(void) {
   return plan;
 }
 
-static size_t build(const struct frames *frames, const struct ringcast_frame_plan *plan, void *memory, size_t room) {
-  const struct ringcast_tensor tensor = {.data = frames->input, .dtype = {1, 32, 1}, .ndim = 1, .shape = shape};
+static size_t build(const struct frames *frames, const struct ringcast_frame_plan *plan,
+                    void *memory, size_t room) {
+  const struct ringcast_tensor tensor = {
+      .data = frames->input, .dtype = {1, 32, 1}, .ndim = 1, .shape = shape};
   struct ringcast_frame_builder builder;
   char key[] = "tensor0";
   size_t bytes;
-  perf_must(ringcast_build_begin(&builder, memory, room, plan, RINGCAST_ROOT_DICT, 0), "can't build");
+  perf_must(ringcast_build_begin(&builder, memory, room, plan, RINGCAST_ROOT_DICT, 0),
+            "can't build");
   for (int i = 0; i < TENSORS; i++, key[6]++)
     perf_must(ringcast_build_tensor(&builder, key, 7, &tensor), "can't build");
   memcpy(key, "number0", sizeof key);
@@ -116,7 +130,8 @@ static uint64_t read_dict(const void *data, size_t bytes) {
   perf_must(ringcast_frame_open(&content, data, bytes), "can't open");
   for (uint32_t i = 0; i < content.count; i++) {
     perf_must(ringcast_frame_item(&content, i, &item), "can't read");
-    sum += item.kind == RINGCAST_ITEM_TENSOR ? sum_bytes(item.data, item.bytes) : (uint64_t)item.scalar.i;
+    sum += item.kind == RINGCAST_ITEM_TENSOR ? sum_bytes(item.data, item.bytes)
+                                             : (uint64_t)item.scalar.i;
   }
   return sum;
 }
@@ -137,7 +152,7 @@ static void read_codec(struct frames *frames, const struct bench_case *self, uin
   frames->sum += read_dict(frames->memory, frames->packed);
 }
 
-/* ---- Estimates -------------------------------------------------------------------------------------------------- */
+/* ---- Estimates ------------------------------------------------------------------------------- */
 
 /* 7 bits a byte. */
 static size_t write_number(uint8_t *to, uint32_t number) {
@@ -147,7 +162,9 @@ static size_t write_number(uint8_t *to, uint32_t number) {
   return bytes;
 }
 
-static uint32_t number_of(uint64_t i) { return (uint32_t)(i * 0x9e3779b97f4a7c15u >> 35) >> i % 23; }
+static uint32_t number_of(uint64_t i) {
+  return (uint32_t)(i * 0x9e3779b97f4a7c15u >> 35) >> i % 23;
+}
 static uint64_t records_of(uint64_t i) { return RECORDS + i * 37 % 200; }
 
 static size_t measure(uint64_t i) {
@@ -168,10 +185,12 @@ static void write_estimated(struct frames *frames, const struct bench_case *self
   struct ringcast_span span;
   size_t bytes = 0;
   (void)self;
-  perf_must(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, RINGCAST_FOREVER, &span), "can't reserve");
+  perf_must(ringcast_writer_reserve(writer, RINGCAST_ESTIMATE, RINGCAST_FOREVER, &span),
+            "can't reserve");
   for (uint64_t k = 0; k < records_of(i); k++) {
     if (span.bytes - bytes < 8)
-      perf_must(ringcast_writer_grow(writer, 2 * span.bytes, RINGCAST_FOREVER, &span), "can't grow");
+      perf_must(ringcast_writer_grow(writer, 2 * span.bytes, RINGCAST_FOREVER, &span),
+                "can't grow");
     bytes += write_number((uint8_t *)span.data + bytes, number_of(i + k));
   }
   perf_must(ringcast_writer_commit(writer, bytes, RINGCAST_KIND_BYTES), "can't commit");
@@ -192,12 +211,13 @@ static void write_measured(struct frames *frames, const struct bench_case *self,
 static void write_and_send(struct frames *frames, const struct bench_case *self, uint64_t i) {
   size_t bytes = write_all(frames->memory, i);
   (void)self;
-  perf_must(ringcast_writer_send(frames->writers[0], frames->memory, bytes, RINGCAST_KIND_BYTES, RINGCAST_FOREVER),
+  perf_must(ringcast_writer_send(frames->writers[0], frames->memory, bytes, RINGCAST_KIND_BYTES,
+                                 RINGCAST_FOREVER),
             "can't send");
   pass(frames, 0);
 }
 
-/* ---- One dict, three rings -------------------------------------------------------------------------------------- */
+/* ---- One dict, three rings ------------------------------------------------------------------- */
 
 static void pass_all(struct frames *frames) {
   for (int i = 0; i < RINGS; i++) pass(frames, i);
@@ -209,8 +229,10 @@ static void build_each(struct frames *frames, const struct bench_case *self, uin
   for (int i = 0; i < RINGS; i++) {
     const struct ringcast_frame_plan plan = plan_dict();
     uint64_t bytes = ringcast_plan_bytes(&plan);
-    perf_must(ringcast_writer_reserve(frames->writers[i], bytes, RINGCAST_FOREVER, &span), "can't reserve");
-    perf_must(ringcast_writer_commit(frames->writers[i], build(frames, &plan, span.data, bytes), RINGCAST_KIND_TENSORS),
+    perf_must(ringcast_writer_reserve(frames->writers[i], bytes, RINGCAST_FOREVER, &span),
+              "can't reserve");
+    perf_must(ringcast_writer_commit(frames->writers[i], build(frames, &plan, span.data, bytes),
+                                     RINGCAST_KIND_TENSORS),
               "can't commit");
   }
   pass_all(frames);
@@ -218,8 +240,8 @@ static void build_each(struct frames *frames, const struct bench_case *self, uin
 
 static void send_each(struct frames *frames) {
   for (int i = 0; i < RINGS; i++)
-    perf_must(ringcast_writer_send(frames->writers[i], frames->memory, frames->packed, RINGCAST_KIND_TENSORS,
-                                   RINGCAST_FOREVER),
+    perf_must(ringcast_writer_send(frames->writers[i], frames->memory, frames->packed,
+                                   RINGCAST_KIND_TENSORS, RINGCAST_FOREVER),
               "can't send");
   pass_all(frames);
 }
@@ -236,7 +258,7 @@ static void send_packed(struct frames *frames, const struct bench_case *self, ui
   send_each(frames);
 }
 
-/* ---- Composing -------------------------------------------------------------------------------------------------- */
+/* ---- Composing ------------------------------------------------------------------------------- */
 
 static void make(uint32_t *restrict out, const uint32_t *restrict in, size_t bytes) {
   for (size_t i = 0; i < bytes / 4; i++) out[i] = in[i] * 3 + 1;
@@ -245,9 +267,11 @@ static void make(uint32_t *restrict out, const uint32_t *restrict in, size_t byt
 static void compose_in_place(struct frames *frames, const struct bench_case *self, uint64_t i) {
   struct ringcast_span span;
   (void)i;
-  perf_must(ringcast_writer_reserve(frames->writers[0], self->bytes, RINGCAST_FOREVER, &span), "can't reserve");
+  perf_must(ringcast_writer_reserve(frames->writers[0], self->bytes, RINGCAST_FOREVER, &span),
+            "can't reserve");
   make(span.data, frames->input, self->bytes);
-  perf_must(ringcast_writer_commit(frames->writers[0], self->bytes, RINGCAST_KIND_BYTES), "can't commit");
+  perf_must(ringcast_writer_commit(frames->writers[0], self->bytes, RINGCAST_KIND_BYTES),
+            "can't commit");
   struct ringcast_frame frame = next(frames, 0);
   frames->sum += sum_bytes(frame.data, frame.bytes);
   release(frames, 0, &frame);
@@ -256,9 +280,9 @@ static void compose_in_place(struct frames *frames, const struct bench_case *sel
 static void compose_by_copies(struct frames *frames, const struct bench_case *self, uint64_t i) {
   (void)i;
   make(frames->result, frames->input, self->bytes);
-  perf_must(
-      ringcast_writer_send(frames->writers[0], frames->result, self->bytes, RINGCAST_KIND_BYTES, RINGCAST_FOREVER),
-      "can't send");
+  perf_must(ringcast_writer_send(frames->writers[0], frames->result, self->bytes,
+                                 RINGCAST_KIND_BYTES, RINGCAST_FOREVER),
+            "can't send");
   struct ringcast_frame frame = next(frames, 0);
   memcpy(frames->copy, frame.data, frame.bytes);
   release(frames, 0, &frame);
@@ -271,7 +295,7 @@ static void compose_nothing(struct frames *frames, const struct bench_case *self
   frames->sum += sum_bytes(frames->result, self->bytes);
 }
 
-/* ---- The table -------------------------------------------------------------------------------------------------- */
+/* ---- The table ------------------------------------------------------------------------------- */
 
 typedef void (*step)(struct frames *frames, const struct bench_case *self, uint64_t i);
 

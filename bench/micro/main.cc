@@ -42,7 +42,8 @@ static void add_context() {
 }
 
 static void add_all(const bench_case *cases, size_t count) {
-  for (size_t i = 0; i < count; i++) benchmark::RegisterBenchmark(cases[i].name, run, &cases[i])->UseManualTime();
+  for (size_t i = 0; i < count; i++)
+    benchmark::RegisterBenchmark(cases[i].name, run, &cases[i])->UseManualTime();
 }
 
 int main(int argc, char **argv) {

@@ -15,15 +15,14 @@ Lines = List[Dict[str, Any]]
 
 KEY = ("peer", "payload", "scenario", "processes", "reading", "round")
 FIGURES = (
-    "p50_us", "p99_us", "mean_us", "write_us", "read_us", "messages_per_s", "bytes_per_s",
-    "cpu_writer_s", "cpu_reader_s", "seconds", "rss_mb", "gil_share",
+    "p50_us", "p99_us", "write_us", "read_us", "messages_per_s", "bytes_per_s",
+    "cpu_writer_s", "cpu_reader_s", "seconds", "gil_share",
 )  # fmt: skip
 COLUMNS = (
     "peer", "family", "language", "version", "payload", "bytes", "scenario", "processes", "reading",
-    "status", "collective", "serialiser", "copying", *FIGURES, "messages", "rounds", "spread",
+    "status", "collective", "serialiser", "copying", *FIGURES, "messages", "rounds",
     "oversubscribed", "floor", "round", "note", "in_process", "line_ns", "line_after_ns",
 )  # fmt: skip
-MAIN = ("p50_us", "messages_per_s", "read_us", "write_us")  # the first one that a row has
 WARM = 20  # messages that don't count; at most a tenth of a step's messages
 
 
@@ -83,7 +82,6 @@ def of_times(writer: Dict[str, Any], readers: Lines) -> Row:
     return {
         "p50_us": micro(percentile(times, 0.5)),
         "p99_us": micro(percentile(times, 0.99)),
-        "mean_us": micro(statistics.fmean(times) if times else None),
         "write_us": of_writes(writer["spent"], ()),
         "messages": len(times),
     }
@@ -112,9 +110,7 @@ def of_step(step: Dict[str, Any], members: Lines) -> Row:
     """The figures of one step; the members are in the order of the ranks."""
     writer, *readers = members
     scenario = step["scenario"]
-    peaks = [line["rss"] for line in members if line["rss"]]
     row: Row = {"seconds": round(writer["took"] / 1e9, 4), **of_cpu(writer, readers)}
-    row["rss_mb"] = round(max(peaks), 1) if peaks else None
     if scenario == "stream":
         row.update(of_stream(writer, readers, step["bytes"]))
     elif scenario in ("call", "gil"):
@@ -138,11 +134,6 @@ def merged(rows: List[Row]) -> Row:
     for name in FIGURES:
         values = [one[name] for one in well if one.get(name) is not None]
         row[name] = statistics.median(values) if values else None
-    for name in MAIN:
-        values = [one[name] for one in well if one.get(name)]
-        if len(values) > 1:
-            row["spread"] = round(max(values) / min(values), 3)
-            break
     failed = [one["status"] for one in rows if one["status"] != "ok"]
     if failed:
         why = f"{len(failed)} of {len(rows)} rounds failed: {failed[0]}"

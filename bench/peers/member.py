@@ -6,7 +6,6 @@
 The results go to the file member-RANK.jsonl in the folder, a line for each step; see group.py.
 """
 
-import contextlib
 import ctypes
 import gc
 import json
@@ -29,14 +28,6 @@ from scenarios import PERIODS, SCENARIOS, Run, calls, spares  # noqa: E402
 PR_SET_PDEATHSIG = 1
 RANKS = ("PEERS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 BASE = 20  # bits: the numbers of each step start at a new multiple of 1 << 20, to make old messages show
-
-
-def peak_mb() -> Optional[float]:
-    """The largest resident memory since the file clear_refs was written."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return None
 
 
 def reason(error: BaseException) -> str:
@@ -101,15 +92,13 @@ class Steps:
         )
         gc.collect()
         gc.freeze()
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
         self.board.clear()
         self.board.barrier()
         start = time.perf_counter_ns()
         times = SCENARIOS[step["scenario"]][rank > 0](run)
         self.board.barrier()
         gc.unfreeze()
-        return {"step": index, "took": time.perf_counter_ns() - start, "rss": peak_mb(), **times}
+        return {"step": index, "took": time.perf_counter_ns() - start, **times}
 
 
 def main(folder: Path, rank: int) -> None:

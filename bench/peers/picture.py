@@ -5,7 +5,7 @@ import collections
 import math
 from html import escape
 
-from rows import label, ranked, select
+from rows import ranked, select
 from bench.tables import ns, size_of
 
 WIDTH, HEIGHT, LEFT, TOP, PLOT = 960, 470, 60, 46, 245  # a panel's plot is PLOT wide
@@ -23,7 +23,7 @@ def lines_of(rows, language):
     for row in select(rows, floors=True, **wanted):
         if str(row["payload"]).startswith("bytes-") and row["state"] in ("near", None):
             family = row["peer"] if row["floor"] else row["family"]
-            families[family][label(row)][row["bytes"]] = row["p50_us"]
+            families[family][row["peer"]][row["bytes"]] = row["p50_us"]
     found = {}
     for family, ways in families.items():
         name = ranked(ways)[0]

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type
 import payloads
 from adapters import WAYS, find
 from adapters.base import LeftOut, Way
-from payloads import BYTES, OBJECTS, RECORDS, SCHEDULER, TABLES
+from payloads import BYTES, RECORDS, SCHEDULER, TABLES
 
 # Also measured in larger groups, with a slow reader and at rest: an engine would choose from these ways.
 BEST = ["ringcast", "zmq-push", "mp-pipe", "vllm-queue", "gloo-object", "mpi4py-bcast"]
@@ -56,7 +56,7 @@ class Wish(NamedTuple):
 
     scenario: str
     payloads: List[str]
-    readings: Optional[List[str]] = None  # None: bytes for bytes; objects and typed for objects
+    readings: Optional[List[str]] = None  # None: bytes for bytes, objects for objects
 
 
 def wishes(quick: bool, way: str) -> List[Wish]:
@@ -72,7 +72,7 @@ def wishes(quick: bool, way: str) -> List[Wish]:
             Wish("one-way", ["bytes-64", "bytes-4Mi"], ["in-place"]),
             *([Wish("gil", ["features"])] if way in HELD else []),
         ]
-    objects = [*RECORDS, *TABLES, "metadata", *SCHEDULER, *OBJECTS, "features"]
+    objects = [*RECORDS, *TABLES, "metadata", *SCHEDULER, "features"]
     called = [*RECORDS, "records-10000-array", "metadata", *SCHEDULER, "features"]
     beforehand = ["records-1000", "records-10000", "metadata", "scheduler-256"]
     return [
@@ -96,7 +96,7 @@ IDLE = [Wish("idle", ["metadata"])]
 
 
 def readings(way: Type[Way], wish: Wish, payload: str) -> List[str]:
-    usual = ["bytes"] if payload.startswith("bytes-") else ["objects", "typed"]
+    usual = ["bytes" if payload.startswith("bytes-") else "objects"]
     return [reading for reading in wish.readings or usual if reading in way.readings]
 
 

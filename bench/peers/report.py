@@ -19,12 +19,10 @@ from rows import (
     cell,
     cpu_percent,
     crossing,
-    label,
     load,
     ours,
     payload_name,
     ranked,
-    reading,
     select,
     shown,
     value_of,
@@ -69,7 +67,7 @@ def cpu_duel(rows):
     """Of CPU with pauses: the way that a user gets without an option, and the peers with at most twice its p50. And in
     words the peers that take less CPU, but longer."""
     rows = [row for row in select(rows, **PAUSED) if value_of(row, "cpu") and row["p50_us"]]
-    mine = best([row for row in rows if row["peer"] == "ringcast" and row["reading"] == "typed"], "cpu")
+    mine = best([row for row in rows if row["peer"] == "ringcast"], "cpu")
     if mine is None:
         return None, []
     others = [row for row in rows if not ours(row)]
@@ -109,7 +107,7 @@ def short_table(rows, names, count=None):
             lines.append([what, "not measured", "", ""])
             continue
         values = [value_of(row, figure) for row in pair]
-        sides = [f"{shown(value, figure)} (`{label(row)}`)" for value, row in zip(values, pair)]
+        sides = [f"{shown(value, figure)} (`{row['peer']}`)" for value, row in zip(values, pair)]
         less, more = reversed(values) if FIGURES[figure][1] else values
         lines.append([what, *sides, ratio(less / more)])
     words = [f"Times are medians. Ratio: below 1, ringcast is better. [The names of the ways]({names})."]
@@ -226,12 +224,11 @@ def group_name(row):
 
 def beforehand(row):
     """Whether an object was made bytes before the clock started."""
-    return reading(row) == "bytes" and not str(row["payload"]).startswith("bytes-")
+    return row["reading"] == "bytes" and not str(row["payload"]).startswith("bytes-")
 
 
 def way_name(row):
-    name = f"`{row['peer']}`" + label(row)[len(row["peer"]) :]
-    name += ", pickled beforehand" if beforehand(row) else ""
+    name = f"`{row['peer']}`"
     name = f"**{name}**" if ours(row) else f"*{name}*" if row["floor"] else name
     return name + (" (collective)" if row["collective"] else "")
 
@@ -308,8 +305,8 @@ def facts(meta):
     minutes = (meta.get("seconds") or 0) / 60
     rounds = f"{meta['rounds']} round{'s' * (meta['rounds'] != 1)} in {minutes:.0f} minutes"
     return (
-        f"{meta['date']:.10}, commit {(meta['commit'] or 'not noted'):.12}; {meta['cpus']} CPUs of {meta['cpu']}; "
-        f"Linux {meta['kernel']}; Python {meta['python']}; {rounds}; load before: {three(meta['load_before'])}."
+        f"{meta['date']}, commit {(meta['commit'] or 'not noted'):.12}; {meta['cores']} CPUs of {meta['cpu']}; "
+        f"Linux {meta['linux']}; Python {meta['python']}; {rounds}; load before: {three(meta['load_average'])}."
     )
 
 
@@ -337,7 +334,6 @@ def blocks_of(rows, meta):
         "idle": listing(rows, ["p50_us", "cpu"], scenario="idle"),
         "slow": listing(rows, ["p50_us", "p99_us", "write_us"], scenario="slow"),
         "gil": matrix(rows, "gil_share", scenario="gil"),
-        "memory": matrix(rows, "rss_mb", payloads=["features"], scenario="one-way", **PYTHON),
         "wins": win_table(rows),
         "absent": absent_table(rows),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of results.json for report.py and compare.py: which are compared, and which figure counts.
+"""The rows of results.json for report.py: which are compared, and which figure counts.
 
 A cell is a language, a payload, a scenario, a number of processes and a reading. Ways in the same cell are compared;
 the ways of the family "ringcast" are "ours", the rest but the floors are peers.
@@ -21,12 +21,6 @@ sys.path.append(str(ROOT))
 from bench.tables import ns, rate_of, size_of, three  # noqa: E402
 
 
-def spent_us(row):
-    """The calls of write and read together; the read of a collective way includes the write."""
-    calls = [row.get("read_us")] if row.get("collective") else [row.get("write_us"), row.get("read_us")]
-    return None if None in calls else sum(calls)
-
-
 def cpu_percent(row):
     """Of a CPU, writer and readers together."""
     parts = [row.get("cpu_writer_s"), row.get("cpu_reader_s"), row.get("seconds")]
@@ -44,7 +38,6 @@ FIGURES = {
     "write_us": (time_of, False),
     "read_us": (time_of, False),
     "cpu": (lambda share: f"{three(share)} %", False),
-    "rss_mb": ("{:.0f} MB".format, False),
     "gil_share": (lambda share: f"{100 * share:.0f} %", False),
     "messages_per_s": (lambda rate: f"{rate_of(rate)}/s", True),
 }
@@ -74,12 +67,6 @@ def crossing(row):
     return not row.get("in_process")
 
 
-def label(row):
-    """By ringcast, objects go in typed frames unless the label says otherwise."""
-    pickled = ours(row) and row.get("reading") == "objects" and row.get("serialiser") == "pickle5"
-    return f"{row['peer']}, pickled" if pickled else row["peer"]
-
-
 def set_states(rows):
     least = min((row["line_ns"] for row in rows if row.get("line_ns")), default=0)
     for row in rows:
@@ -107,14 +94,9 @@ def load(results):
     return [row for row in rows if row["scenario"] != "round-trip"] + list(map(headline, ways.values()))
 
 
-def reading(row):
-    """Typed frames are how ringcast sends objects without a pickle: rows of one cell."""
-    return "objects" if row.get("reading") == "typed" else row.get("reading")
-
-
 def cell(row):
-    names = ("language", "payload", "scenario", "processes", "state")
-    return (*(row.get(name) for name in names), reading(row))
+    names = ("language", "payload", "scenario", "processes", "state", "reading")
+    return tuple(row.get(name) for name in names)
 
 
 def select(rows, floors=False, **wanted):
@@ -122,7 +104,7 @@ def select(rows, floors=False, **wanted):
 
     def fits(row):
         for key, want in wanted.items():
-            have = reading(row) if key == "reading" else row.get(key)
+            have = row.get(key)
             if have not in want if isinstance(want, list) else have != want:
                 return False
         return True

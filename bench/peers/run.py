@@ -13,9 +13,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +22,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
+sys.path.append(str(ROOT))
 
 import figures  # noqa: E402
 import plan  # noqa: E402
@@ -35,34 +34,24 @@ from figures import Row  # noqa: E402
 from group import run_group  # noqa: E402
 from native import Native  # noqa: E402
 
-ROOT = HERE.parents[1]
+from bench.machine import machine  # noqa: E402
+
 ALL = "all"  # the payload, scenario and reading of the row of an unusable way
 CPUS = len(os.sched_getaffinity(0))
 
 
-# ---- The machine ---------------------------------------------------------------------------------
-
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+# ---- The run's facts ---------------------------------------------------------------------------------
 
 
 def facts(options: argparse.Namespace) -> Dict[str, Any]:
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": datetime.date.today().isoformat(),
         "commit": git.stdout.strip() or None,
-        "cpu": cpu_model(),
-        "cpus": CPUS,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
+        **machine(),
         "quick": options.quick,
         "rounds": options.rounds,
         "seconds": 0.0,
-        "load_before": os.getloadavg()[0],
         "whole": False,
     }
 
@@ -83,12 +72,6 @@ def way_row(name: str, processes: int, version: str = "") -> Row:
     )  # fmt: skip
 
 
-def serialiser(way: str, reading: str) -> str:
-    if reading in ("bytes", "in-place"):
-        return "none"
-    return find(way).serialiser if reading == "objects" else "ringcast"
-
-
 def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
     why, version = group.left_out, ""
     if not why:
@@ -102,7 +85,7 @@ def rows_of(group: plan.Group, options: argparse.Namespace) -> List[Row]:
     for step, result in zip(group.steps, outcome.results[1:]):  # the first one is the warm-up
         scenario = "in-place" if step.reading == "in-place" else step.scenario
         made = {**row, **step._asdict(), "scenario": scenario, "status": result.status}
-        made["serialiser"] = serialiser(group.way, step.reading)
+        made["serialiser"] = find(group.way).serialiser if step.reading == "objects" else "none"
         if result.status == "ok":
             made.update(figures.of_step(step._asdict(), result.members))
             made["note"] = "; ".join(filter(None, (made["note"], row["note"])))
@@ -135,15 +118,6 @@ def no_native() -> Row:
     )
 
 
-def progress(done: int, of: int, what: str, since: float) -> None:
-    took = int(time.monotonic() - since)
-    text = f"peers: {done}/{of}  {what}  {took // 60}:{took % 60:02}"
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="" if done < of else "\n", file=sys.stderr, flush=True)
-    else:
-        print(text, file=sys.stderr, flush=True)
-
-
 def write_results(folder: Path, meta: Dict[str, Any], rows: List[Row]) -> Path:
     """results.json and results.csv, whole at any moment."""
     part = folder / ".results.json"
@@ -154,15 +128,6 @@ def write_results(folder: Path, meta: Dict[str, Any], rows: List[Row]) -> Path:
     return folder / "results.json"
 
 
-def keep(folder: Path, meta: Dict[str, Any]) -> None:
-    """A copy of the results by date, commit and CPU."""
-    slug = re.sub(r"[^a-z0-9]+", "-", meta["cpu"].lower()).strip("-")
-    date = re.sub(r"[^0-9T]", "", meta["date"])
-    path = folder / "kept" / f"{date}-{(meta['commit'] or 'unknown')[:7]}-{slug}.json"
-    path.parent.mkdir(exist_ok=True)
-    shutil.copy(folder / "results.json", path)
-
-
 def run(options: argparse.Namespace) -> Path:
     meta, since = facts(options), time.monotonic()
     rows: List[Row] = []
@@ -170,12 +135,11 @@ def run(options: argparse.Namespace) -> Path:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "results.json"
     for count, (what, work) in enumerate(todo, 1):
-        progress(count, len(todo), what, since)
+        took = int(time.monotonic() - since)
+        print(f"peers: {count}/{len(todo)}  {what}  {took // 60}:{took % 60:02}", file=sys.stderr, flush=True)
         rows += work()
         meta.update(seconds=round(time.monotonic() - since, 1), whole=count == len(todo))
         path = write_results(options.out, meta, figures.merge(rows))
-    if not options.only:
-        keep(options.out, meta)
     return path
 
 

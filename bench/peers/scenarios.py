@@ -296,8 +296,6 @@ def calls(way: Any, reading: str, size: int) -> Tuple[Callable[[Any], None], Cal
         return way.write, way.read
     if reading == "objects":
         return way.write_object, way.read_object
-    if reading == "typed":
-        return way.write_typed, way.read_typed
     ends = struct.Struct(f"<Q{size - 16}xQ")
     last = size - NUMBER.size
 

@@ -20,127 +20,111 @@ EXAMPLES
   python -m bench.python cadence --gap 5 --ranks 2 --seconds 30
   python -m bench.python requests --quick --ranks 4
 
-Times are medians; a ratio below 1 says that ringcast takes less than the way beside it. No other load should run
-meanwhile. docs/benchmarks.md tells what is measured, and how.
+Times are medians; a ratio below 1 says that ringcast takes less than the way beside it. No other
+load should run meanwhile. docs/benchmarks.md tells what is measured, and how.
 """
-# What is measured, and the options.
-COMMANDS = {
-    "codec": ("encoding and decoding in one process, beside pickle 5 and other codecs", "case seconds vllm"),
-    "object": (
-        "from object to object between two processes, beside pickle 5 on the same rings",
-        "case seconds gap cold",
-    ),
+# What is measured, the options, and defaults of the options.
+COMMANDS: Dict[str, Any] = {
+    "codec": ("encoding and decoding in one process, beside other codecs", "case seconds vllm", {}),
+    "object": ("objects by a ring, beside pickle 5 by the same ring", "case seconds gap cold", {}),
     "dropin": (
         "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them",
         "case seconds gap cold ranks vllm",
+        {"ranks": dropin.RANKS},
     ),
     "cadence": (
         "ringcast's queue and vLLM's, which spins for 1 s or 2 ms, at an engine's cadence",
         "gap ranks seconds vllm",
+        {"gap": cadence.GAPS, "ranks": cadence.RANKS, "seconds": cadence.SECONDS},
     ),
-    "requests": ("requests a second whose features all ranks hash", "ranks quick"),
-    "death": ("how soon the other processes know when one is killed, under each drop-in", "rounds"),
-    "batch": ("small values in a stream, one by one and by send_many and recv_many", "case seconds"),
-    "asyncio": ("waking a reader that sleeps: one that blocks, and one in an event loop", "rounds"),
-    "compose": ("arrays that a kernel writes into the frame, beside send and recv, and their copies", "rounds"),
-    "packed": ("a value that is packed once for several rings, beside a send for each", "rounds"),
+    "requests": (
+        "requests a second whose features all ranks hash",
+        "ranks quick",
+        {"ranks": requests.RANKS},
+    ),
+    "death": ("how soon the others know when a process is killed", "rounds", {"rounds": 5}),
+    "batch": ("small values in a stream, one by one and in batches", "case seconds", {}),
+    "asyncio": ("waking a reader that blocks, or is in an event loop", "rounds", {"rounds": 300}),
 }
-CASES = {
-    "codec": list(cases.CASES),
-    "batch": list(rings.BATCHES),
-    **{command: list(of) for command, of in dropin.COMMANDS.items()},
-}
-ROUNDS = {"asyncio": 300, "death": 5, "compose": 10, "packed": 200}
-RANKS = {"dropin": dropin.RANKS, "cadence": cadence.RANKS, "requests": requests.RANKS}
-MODULES: Dict[str, Any] = {
-    "codec": codec, **dict.fromkeys(dropin.COMMANDS, dropin), "cadence": cadence, "requests": requests
-}  # fmt: skip
-
-
-def positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise ValueError
-    return value
-
-
-def count(text: str) -> int:
-    return int(positive(text)) or int("no count")
-
-
-def coldness(text: str) -> str:
-    if text not in ("evict", "sleep") and int(text) < 64:
-        raise ValueError
-    return text
-
-
+CASES = {"codec": cases.CASES, "batch": rings.BATCHES, **dropin.COMMANDS}
 OPTIONS: Dict[str, Dict[str, Any]] = {
-    "case": {"action": "append", "dest": "cases", "metavar": "NAME", "help": "only this one; may be repeated"},
-    "seconds": {"type": positive, "metavar": "S", "help": "for each case, 2 by default; cadence: for all rows, 900"},
+    "case": {"action": "append", "metavar": "NAME", "help": "only this one; may be repeated"},
+    "seconds": {"type": float, "metavar": "S", "help": "for each case (2); cadence: all rows (900)"},
     "gap": {
-        "type": positive,
+        "type": float,
         "action": "append",
-        "dest": "gaps",
         "metavar": "MS",
-        "help": "milliseconds before each message. cadence: may be repeated; default: 1, 5, 20 and 50",
+        "help": "milliseconds before each message; cadence: may be repeated (1, 5, 20 and 50)",
     },
     "cold": {
         "nargs": "?",
         "const": "evict",
-        "type": coldness,
-        "metavar": "HOW",
-        "help": "what each process does between two messages: evict (default) reads a block of memory twice as large "
-        "as the L3 cache, a number reads a block of so many bytes, sleep sleeps. Without --gap the gap is long enough",
+        "choices": ["evict", "sleep"],
+        "help": "between two messages each process reads a block of memory twice as large as the "
+        "L3 cache (evict, the default), or sleeps. Without --gap the gap is long enough",
     },
-    "ranks": {"type": count, "action": "append", "metavar": "N", "help": "processes, from 2 on; may be repeated"},
+    "ranks": {
+        "type": int,
+        "choices": range(2, 65),
+        "action": "append",
+        "metavar": "N",
+        "help": "processes, from 2 on; may be repeated",
+    },
     "vllm": {"metavar": "PATH", "help": "an unpacked source of vLLM; default: the installed one"},
-    "rounds": {"type": count, "metavar": "N", "help": "how often each is measured"},
+    "rounds": {"type": int, "metavar": "N", "help": "how often each is measured"},
     "quick": {"action": "store_true", "help": "a minute: fewer rates, requests and rounds"},
 }
 
 
 def parser() -> argparse.ArgumentParser:
-    shape = {"epilog": EXAMPLES, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    made = argparse.ArgumentParser(prog="python -m bench.python", description=__doc__, **shape)  # type: ignore
+    shape: Any = {"epilog": EXAMPLES, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    made = argparse.ArgumentParser(prog="python -m bench.python", description=__doc__, **shape)
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command, (what, options) in COMMANDS.items():
-        one = commands.add_parser(command, help=what, description=f"Measures {what}.", **shape)  # type: ignore
+    for command, (what, options, defaults) in COMMANDS.items():
+        one = commands.add_parser(command, help=what, description=f"Measures {what}.", **shape)
         one.add_argument("--format", choices=["text", "json"], default="text", help="default: text")
         for name in options.split():
-            chosen = {"choices": CASES[command]} if name == "case" else {}
+            chosen = {"choices": list(CASES[command])} if name == "case" else {}
             one.add_argument(f"--{name}", **OPTIONS[name], **chosen)
-        one.set_defaults(seconds=2.0 if command != "cadence" else cadence.SECONDS, rounds=ROUNDS.get(command))
+        # None until an option is given: argparse would append to a default.
+        one.set_defaults(defaults={"seconds": 2.0, "case": list(CASES.get(command, [])), **defaults})
     return made
 
 
-def run(options: argparse.Namespace) -> Dict[str, Any]:
-    command = options.command
-    facts = {"command": command, "machine": machine.machine()}
-    sizes = sorted(set(getattr(options, "ranks", None) or RANKS.get(command, [2])))
-    chosen = getattr(options, "cases", None) or CASES.get(command, [])
-    if sizes[0] < 2:
-        raise harness.Failed("--ranks takes numbers from 2 on")
-    if command == "codec":
-        cases.use(engine.find(options.vllm))
-        return {**facts, **codec.run_all(chosen, options.seconds)}
-    if command in dropin.COMMANDS:
-        plan = harness.plan(options.cold, (options.gaps or [0])[-1] / 1e3, max(sizes))
-        found = dropin.run(command, chosen, sizes, options.seconds, plan, getattr(options, "vllm", None))
-        return {**facts, "gap_ms": plan.gap * 1e3, "cold": options.cold, **found}
-    if command == "cadence":
-        gaps = sorted(set(options.gaps or cadence.GAPS))
-        return {**facts, "seconds": options.seconds, **cadence.run(gaps, sizes, options.seconds, options.vllm)}
-    if command == "requests":
-        return {**facts, **requests.run(sizes, requests.QUICK if options.quick else requests.Plan())}
-    if command == "batch":
-        return {**facts, **rings.batch(chosen, options.seconds)}
-    measure = {"death": death.run, "asyncio": rings.wakeups, "compose": rings.compose, "packed": rings.packed}[command]
-    return {**facts, "rounds": options.rounds, **measure(options.rounds)}
+def run(given: argparse.Namespace) -> Dict[str, Any]:
+    chosen = {key: value for key, value in vars(given).items() if value is not None}
+    of = argparse.Namespace(**{"vllm": None, "gap": [], "cold": None, **given.defaults, **chosen})
+    facts: Dict[str, Any] = {"command": of.command, "machine": machine.machine()}
+    if of.command == "codec":
+        cases.use(engine.find(of.vllm))
+        return {**facts, **codec.run_all(of.case, of.seconds)}
+    if of.command in dropin.COMMANDS:
+        sizes = sorted(getattr(of, "ranks", [2]))
+        plan = harness.plan(of.cold, (of.gap or [0])[-1] / 1e3, max(sizes))
+        found = dropin.run(of.command, of.case, sizes, of.seconds, plan, of.vllm)
+        return {**facts, "gap_ms": plan.gap * 1e3, "cold": of.cold, **found}
+    if of.command == "cadence":
+        found = cadence.run(sorted(of.gap), sorted(of.ranks), of.seconds, of.vllm)
+        return {**facts, "seconds": of.seconds, **found}
+    if of.command == "requests":
+        plan_of = requests.QUICK if of.quick else requests.Plan()
+        return {**facts, **requests.run(sorted(of.ranks), plan_of)}
+    if of.command == "batch":
+        return {**facts, **rings.batch(of.case, of.seconds)}
+    measure = {"death": death.run, "asyncio": rings.wakeups}[of.command]
+    return {**facts, "rounds": of.rounds, **measure(of.rounds)}
 
 
 def tables_of(found: Dict[str, Any], draw: Any, name: Any = str) -> List[str]:
     """All tables of a command's figures, and why something is left out."""
-    made = MODULES.get(found["command"], rings).tables(found)
+    modules: Dict[str, Any] = {
+        "codec": codec,
+        "object": dropin,
+        "dropin": dropin,
+        "cadence": cadence,
+        "requests": requests,
+    }
+    made = modules.get(found["command"], rings).tables(found)
     texts = [tables.table_of(label, columns, rows, name, draw) for label, columns, rows in made]
     return [*texts, *(f"{name} is left out: {why}" for name, why in found["left_out"].items())]
 

@@ -12,7 +12,7 @@ import math
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from bench.python import dropin
-from bench.python.harness import Failed, Plan, Processes, Table, in_turns, say
+from bench.python.harness import Plan, Processes, Table, in_turns, say
 
 GAPS = (1.0, 5.0, 20.0, 50.0)  # ms
 RANKS = (2, 3, 5)  # 1, 2 and 4 readers
@@ -41,8 +41,6 @@ def of_row(turns: Dict[str, List[dropin.Turn]]) -> Dict[str, Any]:
 
 
 def measure(ranks: Processes, chosen: Sequence[str], gaps: Sequence[float], share: Any) -> List[Dict[str, Any]]:
-    if not all(ranks.ask(("take", NAME, chosen))):
-        raise Failed(f"cadence, {ranks.count} ranks: what arrived is not what was sent")
     found = []
     for gap in gaps:
         say(f"cadence {gap:g} ms, {ranks.count} ranks")
@@ -59,8 +57,7 @@ def run(gaps: Sequence[float], sizes: Sequence[int], seconds: float, vllm: Optio
     left_out: Dict[str, str] = {}
     for size in sizes:
         with dropin.all_ranks(size, Plan(), "cadence", vllm) as ranks:
-            left_out = dropin.missing(ranks, [way for way in dropin.CADENCE[NAME].ways if way in dropin.BY_VLLM])
-            chosen = [way for way in dropin.CADENCE[NAME].ways if way not in left_out]
+            chosen, left_out = dropin.take(ranks, NAME, dropin.CADENCE[NAME])
             share = functools.partial(seconds_of, gaps=gaps, sizes=len(sizes), seconds=seconds)
             found += measure(ranks, chosen, gaps, share)
     found.sort(key=lambda row: (row["gap_ms"], row["ranks"]))

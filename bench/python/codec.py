@@ -66,27 +66,27 @@ OTHERS = ("msgspec", "ormsgpack", "pyfory")
 WHAT = ("encode_us", "decode_us", "encode_decode_us")
 
 
-def run(codec: str, what: str, value: Any, rounds: int, rest: Optional[Callable[[], None]] = None) -> float:
+def run(codec: str, what: str, value: Any, rounds: int, rest: Optional[Rest] = None) -> float:
     """Seconds for each round; with `rest`, which is called before each, the median of them."""
     of = CODECS[codec]
     encode = of.encode.format("value")
-    setup, statement = {
-        "encode_us": ("pass", encode),
-        "decode_us": (f"frame = {encode}", of.decode.format("frame")),
-        "encode_decode_us": ("pass", of.decode.format(encode)),
-    }[what]
     names = {**of.functions(value), "gc": gc, "value": value}
-    timer = timeit.Timer(statement, f"gc.enable(); {setup}", globals=names)
-    return timer.timeit(rounds) / rounds if rest is None else _cold(statement, setup, names, rounds, rest)
-
-
-def _cold(statement: str, setup: str, names: Dict[str, Any], rounds: int, rest: Callable[[], None]) -> float:
-    space = {**names, "rest": rest, "now": time.perf_counter, "times": []}
-    loop = f"for _ in range({rounds}):\n rest(); start = now(); {statement}; times.append(now() - start)"
-    exec(f"def body(rest=rest, now=now, times=times):\n {setup}\n " + loop.replace("\n", "\n "), space)
-    space["body"]()
-    median: float = statistics.median(space["times"])
-    return median
+    if what == "decode_us":
+        names["frame"] = eval(encode, names)
+    statement = {
+        "encode_us": encode,
+        "decode_us": of.decode.format("frame"),
+        "encode_decode_us": of.decode.format(encode),
+    }[what]
+    if rest is None:
+        return timeit.Timer(statement, "gc.enable()", globals=names).timeit(rounds) / rounds
+    call, spent = eval(f"lambda: {statement}", names), []  # after a rest a call of a function is little
+    for _ in range(rounds):
+        rest()
+        start = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
 
 
 def carries(codec: str, value: Any) -> bool:
@@ -100,9 +100,7 @@ def carries(codec: str, value: Any) -> bool:
     return False
 
 
-def times(
-    there: Sequence[str], value: Any, seconds: float, rest: Optional[Callable[[], None]] = None
-) -> Dict[str, Any]:
+def times(there: Sequence[str], value: Any, seconds: float, rest: Optional[Rest] = None) -> Dict[str, Any]:
     """The medians of some codecs, units in their names, and ringcast's ratios to pickle's."""
     ways: Dict[str, Callable[[int], float]] = {
         f"{what} {codec}": partial(run, codec, what, value, rest=rest) for what in WHAT for codec in there

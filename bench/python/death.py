@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable, Dict, Tuple
 
 from bench.python import ways
-from bench.python.harness import Processes
+from bench.python.harness import Processes, join
 from bench.python.ways import Member
 
 PAUSE = 0.001  # seconds between the calls of a source
@@ -69,11 +69,7 @@ WAYS: Dict[str, Tuple[Way, int, str]] = {
 
 def work(rank: int, pipe: Any, way: Way, world: int, store: str) -> None:
     """In a process of its own: answers with the error that the process caught, and when."""
-    import torch.distributed as dist
-
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    call = way(Member(rank, world, dist.group.WORLD, None))
+    call = way(Member(rank, world, join(rank, world, store), None))
     for _ in range(WARM_UP):
         call()
     pipe.send(os.getpid())

@@ -16,7 +16,6 @@ A stream of objects is sent without answers, and counted where the objects arriv
 """
 
 import contextlib
-import datetime
 import functools
 import gc
 import os
@@ -28,7 +27,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import ringcast
 
-from bench.python import cases, ways
+from bench.python import cases, harness, ways
 from bench.python.harness import LIMIT, Failed, Plan, Processes, Table, in_turns, percentile, rest_of, say
 
 RANKS = (2, 4)
@@ -81,11 +80,6 @@ BY_RING = {
 }
 BY_CADENCE: Dict[str, ways.Way] = {**QUEUES, "vllm-2ms": ways.vllm_queue_of_2_ms, "pipes": ways.pipes}
 CADENCE = {"metadata": Case(cases.CASES["metadata"], BY_CADENCE, {})}
-BY_VLLM: Dict[str, ways.Way] = {
-    "vllm": ways.vllm_queue,
-    "vllm-group": ways.vllm_group_queue,
-    "vllm-2ms": ways.vllm_queue_of_2_ms,
-}
 # What each command measures.
 COMMANDS = {"dropin": CASES, "object": BY_RING}
 
@@ -175,19 +169,9 @@ class Rank:
         # Beside a drop-in the ring waits as the drop-in does.
         self.waits: Dict[str, Any] = {"wait": "latency"} if command in IN_GROUPS else {"spin": self.spin}
         self.writer = ringcast.Writer(1 << 16) if rank else ringcast.Writer(**self.waits)
-        self.member = ways.Member(rank, ranks, self.join(ranks, store) if command in IN_GROUPS else None, vllm)
+        self.member = ways.Member(rank, ranks, harness.join(rank, ranks, store) if command in IN_GROUPS else None, vllm)
         self.calls: Dict[Any, ways.Call] = {}
         self.rest: Optional[Callable[[], None]] = None
-
-    def join(self, ranks: int, store: str) -> Any:
-        import torch
-        import torch.distributed as dist
-
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.set_num_threads(1)
-        limit = datetime.timedelta(seconds=LIMIT)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=self.rank, world_size=ranks, timeout=limit)
-        return dist.group.WORLD
 
     def prepare(self, handles: List[str], plan: Plan) -> None:
         if self.rank:
@@ -204,30 +188,21 @@ class Rank:
     def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
         return functools.partial(await_among_many, reader) if self.oversubscribed else reader.recv
 
-    def look(self, chosen: List[str]) -> Dict[str, str]:
-        """Makes ways by vLLM's queue. Returns why some are left out, by the name of the way."""
-        left_out = {}
-        for way in chosen:
-            make = BY_VLLM[way]
-            try:
-                self.calls[make] = make(self.member)
-            except cases.LeftOut as why:
-                left_out[way] = str(why)
-        return left_out
-
-    def take(self, name: str, chosen: List[str]) -> bool:
-        """Prepares a case; returns whether the value arrives unchanged by each of the ways."""
-        self.case, true = self.cases[name], True
+    def take(self, name: str, chosen: List[str]) -> Dict[str, str]:
+        """Prepares a case, and passes its value once by each way. Returns why ways are left out."""
+        self.case, left_out = self.cases[name], {}
         self.value = self.case.value()
         for way in chosen:
             make = self.case.ways[way]
-            if make not in self.calls:
-                self.calls[make] = make(self.member)
-            if self.rank:
-                true = cases.same(self.calls[make](), self.value) and true
-            else:
-                self.calls[make](self.value)
-        return true
+            try:
+                call = self.calls[make] = self.calls.get(make) or make(self.member)
+            except cases.LeftOut as why:
+                left_out[way] = str(why)
+                continue
+            got = call() if self.rank else call(self.value)
+            if self.rank and not cases.same(got, self.value):
+                raise Failed(f"{name}, {way}: what arrived is not what was sent")
+        return left_out
 
     def run(self, way: str, rounds: int) -> Tuple[List[int], float]:
         """The time of each send, or arrival, and the CPU's microseconds for a message, a rest included."""
@@ -255,11 +230,7 @@ class Rank:
 def serve(rank: int, pipe: Any, ranks: int, store: str, command: str, vllm: Optional[str]) -> None:
     served = Rank(rank, ranks, store, command, vllm)
     pipe.send(served.writer.handle)
-    with contextlib.suppress(EOFError):
-        while True:
-            command, *arguments = pipe.recv()
-            pipe.send(getattr(served, command)(*arguments))
-    served.end()
+    harness.serve(served, pipe)
 
 
 @contextlib.contextmanager
@@ -296,10 +267,14 @@ def turn(ranks: Processes, way: str, rounds: int) -> Turn:
     return Turn(spans(told)[uncounted(rounds) :], [cpu for _, cpu in told], period)
 
 
-def measure(ranks: Processes, name: str, case: Case, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
-    if not all(ranks.ask(("take", name, chosen))):
-        raise Failed(f"{name}, {ranks.count} ranks: what arrived is not what was sent")
+def take(ranks: Processes, name: str, case: Case) -> Tuple[List[str], Dict[str, str]]:
+    """The ways of the case that all ranks have made, and why the others are left out."""
+    told = ranks.ask(("take", name, list(case.ways)))
+    left_out = {way: why for of_rank in told for way, why in of_rank.items()}
+    return [way for way in case.ways if way not in left_out], left_out
 
+
+def measure(ranks: Processes, name: str, case: Case, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
     def stream(which: str, rounds: int) -> float:
         return min(ranks.ask(("stream", which, rounds + uncounted(rounds)))[1:])  # type: ignore[no-any-return]
 
@@ -347,12 +322,6 @@ def check(vllm: Optional[str]) -> Optional[str]:
     return vllm
 
 
-def missing(ranks: Processes, chosen: Sequence[str]) -> Dict[str, str]:
-    """Why some ways by vLLM's queue are left out, on any rank."""
-    say("looking for vLLM's queue")
-    return {way: why for left_out in ranks.ask(("look", list(chosen))) for way, why in left_out.items()}
-
-
 def run(
     command: str, chosen: Sequence[str], sizes: Sequence[int], seconds: float, plan: Plan, vllm: Optional[str] = None
 ) -> Dict[str, Any]:
@@ -362,13 +331,11 @@ def run(
     there, left_out = cases.there(chosen) if command != "dropin" else (chosen, {})
     for size in sizes:
         with all_ranks(size, plan, command, vllm) as ranks:
-            its = [way for way in ("vllm", "vllm-group") if any(way in COMMANDS[command][name].ways for name in there)]
-            if its:
-                left_out = missing(ranks, its)
             for name in there:
                 say(f"{command} {name}, {size} ranks")
                 case = COMMANDS[command][name]
-                ways_there = [way for way in case.ways if way not in left_out]
+                ways_there, without = take(ranks, name, case)
+                left_out.update(without)
                 found.append(measure(ranks, name, case, ways_there, seconds, plan.gap))
     found.sort(key=lambda each: chosen.index(each["name"]))
     return {"cases": found, "left_out": left_out}

@@ -2,6 +2,7 @@
 """What all measurements share: turns, the rest between two messages, and processes with a pipe each."""
 
 import contextlib
+import datetime
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -86,20 +87,17 @@ def block_bytes() -> int:
 
 
 def plan(mode: Optional[str], gap: float, processes: int) -> Plan:
-    """What `--cold` and `--gap` ask for: `mode` is None, "sleep", "evict" or a number of bytes."""
+    """What `--cold` and `--gap` ask for: `mode` is None, "sleep" or "evict"."""
     if mode is None:
         return Plan(gap)
     if mode == "sleep":
         return Plan(gap or SLEEP, sleep=True)
-    walk = block_bytes() if mode == "evict" else int(mode)
+    walk = block_bytes()
     rest = Rest(Plan(0, walk), source=False)
-    took = min(timeit.repeat(rest, number=1, repeat=3)) * -(-processes // len(os.sched_getaffinity(0)))
+    took = min(timeit.repeat(rest, number=1, repeat=3))
+    took *= -(-processes // len(os.sched_getaffinity(0)))
     if gap and gap < 2 * took:
-        raise Failed(
-            f"--cold takes a longer gap: a walk over {walk >> 10} KiB takes {took * 1e3:.3g} ms with {processes} "
-            f"processes, and --gap is {gap * 1e3:g} ms; give --gap {2.4 * took * 1e3:.0f} or more, no --gap at all, or "
-            "a smaller block, such as --cold 16777216"
-        )
+        raise Failed(f"--cold takes a longer gap, --gap {2.4 * took * 1e3:.0f} or more, or no --gap at all")
     return Plan(gap or 3 * took, walk)
 
 
@@ -129,6 +127,27 @@ def rest_of(plan: Plan, source: bool) -> Optional[Rest]:
 
 
 # ---- Processes -------------------------------------------------------------------------------------------------------
+
+
+def join(rank: int, ranks: int, store: str) -> Any:
+    """Becomes a rank of a group of torch.distributed over gloo."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    limit = datetime.timedelta(seconds=LIMIT)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit)
+    return dist.group.WORLD
+
+
+def serve(served: Any, pipe: Any) -> None:
+    """Calls the methods that the pipe names, until the other end closes the pipe."""
+    with contextlib.suppress(EOFError):
+        while True:
+            method, *arguments = pipe.recv()
+            pipe.send(getattr(served, method)(*arguments))
+    served.end()
 
 
 def _run(body: Callable[..., None], rank: int, pipe: Any, arguments: Sequence[Any]) -> None:

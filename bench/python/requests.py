@@ -24,8 +24,8 @@ import warnings
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from bench.python import standin
-from bench.python.harness import LIMIT, Processes, Table, percentile, say
+from bench.python import harness, standin
+from bench.python.harness import Processes, Table, percentile, say
 
 RANKS = (2, 4)
 DIFFERENT = 4  # features that the requests have in turn
@@ -53,16 +53,10 @@ class Rank:
     """A rank: the pipe names the methods."""
 
     def __init__(self, rank: int, ranks: int, store: str, nbytes: int) -> None:
-        import datetime
-
         import torch
         import torch.distributed as dist
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.set_num_threads(1)
-        limit = datetime.timedelta(seconds=LIMIT)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit)
-        self.rank, self.group, self.dist = rank, dist.group.WORLD, dist
+        self.rank, self.group, self.dist = rank, harness.join(rank, ranks, store), dist
         random = torch.Generator().manual_seed(1)
         # Memory that torch does not own, as received features have: no rank remembers a hash.
         self.calls = 0
@@ -211,11 +205,7 @@ def serve(rank: int, pipe: Any, ranks: int, store: str, nbytes: int) -> None:
     with standin.in_place():
         served = Rank(rank, ranks, store, nbytes)
         pipe.send(rank)
-        with contextlib.suppress(EOFError):
-            while True:
-                command, *arguments = pipe.recv()
-                pipe.send(getattr(served, command)(*arguments))
-        served.end()
+        harness.serve(served, pipe)
 
 
 # ---- Figures ---------------------------------------------------------------------------------------------------------

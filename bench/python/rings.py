@@ -5,16 +5,10 @@ batch    small values in a stream to another process, by send, send_bytes and se
          receiver has the last one
 asyncio  from a send until a sleeping receiver of another process has the value: in recv(), and in arecv() under asyncio
          and uvloop
-compose  a kernel writes an array, another process receives and sums it. The kernel writes into the frame
-         (Writer.compose), or into an array that is then sent; the receiver copies, or reads in place (retain=True). A
-         copy is counted by address: memory that the kernel has written, or that the receiver reads, and that is not the
-         ring's, was copied
-packed   a value sent on several rings without readers, by a send for each, or packed once
 """
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import statistics
 import time
@@ -23,15 +17,9 @@ from typing import Any, Callable, Dict, List, Sequence
 
 import ringcast
 
-from bench.python import cases
-from bench.python.harness import Failed, Processes, Table, in_turns
+from bench.python.harness import Processes, Table, in_turns
 
 DEADLINE = 60.0
-MIB = 1 << 20
-
-
-def medians(taken: Sequence[Dict[str, float]]) -> Dict[str, float]:
-    return {key: statistics.median(one[key] for one in taken) for key in taken[0]}
 
 
 # ---- batch -----------------------------------------------------------------------------------------------------------
@@ -119,138 +107,6 @@ def wakeups(rounds: int) -> Dict[str, Any]:
             found["cases"][way] = {"p50_us": statistics.median(took[FIRST:]) / 1000}
             if way == "recv":
                 found["cases"][way]["slept"] = min(1.0, sleeps / (rounds + FIRST))
-    return found
-
-
-# ---- compose ---------------------------------------------------------------------------------------------------------
-
-SIZES = (10 * MIB, 200 * MIB)
-WAYS = ("send, recv", "compose, recv", "send, retained", "compose, retained")
-WARM_UP = 2  # uncounted frames of each way; the first one of a kind is copied out
-
-
-def _of_numpy(size: int) -> Any:
-    """An array, its placeholder, and the kernel that writes such an array."""
-    import numpy as np
-
-    source = np.ones(size // 4, np.float32)
-    return source, ringcast.empty(source.shape, source.dtype), lambda out: np.multiply(source, 2, out=out)
-
-
-def _of_torch(size: int) -> Any:
-    torch = importlib.import_module("torch")
-    source = torch.ones(size // 4)
-    return source, ringcast.empty(source.shape, source.dtype), lambda out: torch.mul(source, 2, out=out)
-
-
-KERNELS = {"numpy": _of_numpy, "torch": _of_torch}
-
-
-def copies_of(array: Any) -> int:
-    """0 if the array's memory is the ring's."""
-    address = int(array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data)
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            first, last = (int(each, 16) for each in line.split()[0].split("-"))
-            if first <= address < last:
-                return 0 if "memfd:ringcast" in line else 1
-    return 1
-
-
-def _sum(rank: int, pipe: Any, handles: Dict[bool, str]) -> None:
-    """Answers a request, whether to retain, with the number of copies and whether the sum is right."""
-    with contextlib.ExitStack() as stack:
-        readers = {
-            retains: stack.enter_context(ringcast.Reader(handle, retain=retains)) for retains, handle in handles.items()
-        }
-        pipe.send(None)
-        while True:
-            array = readers[pipe.recv()].recv(DEADLINE)["x"]
-            is_right = float(array.sum()) == 2.0 * len(array)
-            pipe.send((copies_of(array), is_right))
-            del array
-
-
-def _once(writers: Dict[bool, ringcast.Writer], reader: Processes, kind: Any, way: str) -> Dict[str, float]:
-    """One frame, from the kernel's start until the receiver has read all of it."""
-    source, placeholder, kernel = kind
-    retains = way.endswith("retained")
-    mine = source * 0 if way.startswith("send") else None
-    reader.tell(retains)
-    start = time.perf_counter()
-    if mine is not None:
-        kernel(mine)
-        writers[retains].send({"x": mine, "step": 7}, DEADLINE)
-        copies_in = 1
-    else:
-        with writers[retains].compose({"x": placeholder, "step": 7}, DEADLINE) as frame:
-            kernel(frame["x"])
-            copies_in = copies_of(frame["x"])
-    written = time.perf_counter()
-    ((copies_out, is_right),) = reader.hear()
-    end = time.perf_counter()
-    if not is_right:
-        raise Failed(f"{way}: what arrived is not what was sent")
-    total, source = (end - start) * 1e6, (written - start) * 1e6
-    return {"total_us": total, "source_us": source, "copies_in": copies_in, "copies_out": copies_out}
-
-
-def compose(rounds: int) -> Dict[str, Any]:
-    found: Dict[str, Any] = {"cases": {}, "left_out": {}}
-    for name, size in [(name, size) for name in KERNELS for size in SIZES]:
-        if not util.find_spec(name):
-            found["left_out"][name] = "is not installed here"
-            continue
-        kind = KERNELS[name](size)
-        taken: Dict[str, List[Dict[str, float]]] = {way: [] for way in WAYS}
-        with contextlib.ExitStack() as stack:
-            writers = {retains: stack.enter_context(ringcast.Writer()) for retains in (False, True)}
-            handles = {retains: writer.handle for retains, writer in writers.items()}
-            reader = stack.enter_context(Processes(1, _sum, handles))
-            reader.hear()
-            for _ in range(rounds + WARM_UP):
-                for way in WAYS:
-                    taken[way].append(_once(writers, reader, kind, way))
-        figures: Dict[str, Any] = {way: medians(its[WARM_UP:]) for way, its in taken.items()}
-        for way, its in figures.items():
-            its["ratio"] = its["total_us"] / figures[WAYS[0]]["total_us"]
-            found["cases"][f"{name}, {size // MIB} MiB: {way}"] = its
-    return found
-
-
-# ---- packed ----------------------------------------------------------------------------------------------------------
-
-RINGS = (1, 2, 4, 8)
-PACKED = ("metadata", "scheduler-256", "tensor-dict", "features")
-
-
-def packed(rounds: int) -> Dict[str, Any]:
-    there, left_out = cases.there(PACKED)
-    found: Dict[str, Any] = {"cases": {}, "left_out": left_out}
-
-    def each(writers: Sequence[ringcast.Writer], value: Any) -> None:
-        for writer in writers:
-            writer.send(value)
-
-    def timed(call: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        call()
-        return (time.perf_counter() - start) * 1e6
-
-    with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(ringcast.Writer(readers=1)) for _ in range(max(RINGS))]
-        for name in there:
-            value = cases.CASES[name]()
-            for count in RINGS:
-                some = writers[:count]
-                ways = {
-                    "send_us": functools.partial(each, some, value),
-                    "pack_us": lambda some=some, value=value: each(some, ringcast.pack(value)),
-                }
-                turns = [{way: timed(call) for way, call in ways.items()} for _ in range(rounds + WARM_UP)]
-                its = medians(turns[WARM_UP:])
-                rings = f"{count} ring{'s' if count > 1 else ''}"
-                found["cases"][f"{name}, {rings}"] = {**its, "ratio": its["pack_us"] / its["send_us"]}
     return found
 
 

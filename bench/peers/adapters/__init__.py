@@ -11,6 +11,7 @@ from adapters.base import LeftOut, Way
 WAYS: Dict[str, str] = {
     "ringcast": "ringcast_ways:Ringcast",
     "ringcast-copy": "ringcast_ways:Copy",
+    "ringcast-pickled": "ringcast_ways:Pickled",
     "ringcast-view": "ringcast_ways:View",
     "zmq-push": "pyzmq_ways:Push",
     "zmq-pub": "pyzmq_ways:Pub",

@@ -60,7 +60,7 @@ class Way:
     packages: Tuple[str, ...] = ()  # of which the first one installed tells the version; usual: the family
     requires: Tuple[str, ...] = ()  # modules; where one is missing, the way is left out
     serialiser = "pickle5"  # of write_object(): "pickle5", "ringcast", or "own"
-    readings: Tuple[str, ...] = ("bytes", "objects")  # and "typed", "in-place"
+    readings: Tuple[str, ...] = ("bytes", "objects")  # and "in-place"
     collective = False  # write() waits until the readers have called read()
     copying = True  # read() returns a copy; False: the memory filled by write()
     keeps: Optional[int] = None  # bytes; a message of this size or larger is read later than in write()
@@ -113,14 +113,6 @@ class Way:
 
     def read_object(self) -> Any:
         return pickle.loads(self.read())
-
-    # ---- Only where `readings` has "typed": without a pickle -------------------------------------
-
-    def write_typed(self, value: Any) -> None:
-        raise NotImplementedError
-
-    def read_typed(self) -> Any:
-        raise NotImplementedError
 
     # ---- Only where `readings` has "in-place" ----------------------------------------------------
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed frames; beside
-the typed frames pickles by the same ring, to tell the transport and the codec apart."""
+"""ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed frames; and
+pickles by the same ring, to tell the transport and the codec apart."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from adapters.base import Way
 class Ringcast(Way):
     family = "ringcast"
     requires = ("ringcast",)
-    readings = ("bytes", "objects", "typed", "in-place")
+    readings = ("bytes", "objects", "in-place")
+    serialiser = "ringcast"
     copying = False
 
     def initialize(self) -> None:
@@ -33,10 +34,10 @@ class Ringcast(Way):
         self.frame = self.ring.next()
         return memoryview(self.frame)
 
-    def write_typed(self, value: Any) -> None:
+    def write_object(self, value: Any) -> None:
         self.ring.send(value)
 
-    def read_typed(self) -> Any:
+    def read_object(self) -> Any:
         self.drop()
         return self.ring.recv()
 
@@ -75,13 +76,23 @@ class Copy(Ringcast):
         return self.ring.recv()
 
 
+class Pickled(Ringcast):
+    """The same ring, with the pickle of the peers."""
+
+    readings = ("objects",)
+    serialiser = "pickle5"
+    write_object = Way.write_object
+
+    read_object = Way.read_object
+
+
 class View(Ringcast):
     """The arrays of an object lie in the ring, and are read there."""
 
-    readings = ("typed",)
+    readings = ("objects",)
     view: Any = None
 
-    def read_typed(self) -> Any:
+    def read_object(self) -> Any:
         self.drop()
         self.view = self.ring.view()
         return self.view.__enter__()

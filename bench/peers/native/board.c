@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- The board's life --------------------------------------------------------------------- */
+/* ---- The board's life ------------------------------------------------------------------------ */
 
 static struct board *map_or_exit(int fd, size_t bytes) {
   void *memory = MAP_FAILED;
@@ -32,7 +32,8 @@ struct board *board_make(const struct peers_step *step, int *fd) {
   board->step = *step;
   board->entries = entries;
   board->cpus = 1;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) board->cpus = (uint32_t)CPU_COUNT(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+    board->cpus = (uint32_t)CPU_COUNT(&allowed);
   board->pid = getpid();
   return board;
 }
@@ -67,14 +68,15 @@ void board_measure_line(struct board *board, uint32_t rank, int which) {
         atomic_store_explicit(&board->line, turn + 1, memory_order_release);
         continue;
       }
-      while (atomic_load_explicit(&board->line, memory_order_acquire) != turn + 1) peers_relax(false);
+      while (atomic_load_explicit(&board->line, memory_order_acquire) != turn + 1)
+        peers_relax(false);
     }
     double took = (double)(clock_ns() - start) / TURNS;
     if (rank == 0 && (block == 0 || took < board->line_ns[which])) board->line_ns[which] = took;
   }
 }
 
-/* ---- What ways use ------------------------------------------------------------------------ */
+/* ---- What ways use --------------------------------------------------------------------------- */
 
 void peers_die(const struct end *end, const char *format, ...) {
   struct peers_seat *seat = &end->board->seats[end->rank];

@@ -80,7 +80,8 @@ static inline int64_t clock_ns(void) {
 void member_ends(struct board *board, const struct way *way, struct end *there, struct end *back);
 
 /* Runs the board's step as member `rank`, and returns at the end. */
-void member_run(struct board *board, const struct end *there, const struct end *back, uint32_t rank);
+void member_run(struct board *board, const struct end *there, const struct end *back,
+                uint32_t rank);
 
 bool scenario_exists(const char *name);
 

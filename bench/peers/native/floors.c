@@ -17,7 +17,7 @@
 
 enum { WORDS = 8, LINE = 128, READERS = 64, MI = 1 << 20 };
 
-/* ---- One line ------------------------------------------------------------------------------ */
+/* ---- One line -------------------------------------------------------------------------------- */
 
 struct line {
   _Alignas(LINE) _Atomic uint64_t number; /* plus one; 0: nothing was written yet */
@@ -29,7 +29,9 @@ struct line_state {
   uint64_t copy[WORDS];
 };
 
-static void prepare_line(struct end *end) { end->shared = peers_shared_memory(end, sizeof(struct line)); }
+static void prepare_line(struct end *end) {
+  end->shared = peers_shared_memory(end, sizeof(struct line));
+}
 
 static void open_line(struct end *end) {
   struct line_state *state = end->state = peers_memory(end, sizeof *state);
@@ -47,7 +49,8 @@ static void write_line(struct end *end, const void *data, size_t bytes) {
 static const void *read_line(struct end *end, size_t *bytes) {
   struct line_state *state = end->state;
   struct line *line = end->shared;
-  while (atomic_load_explicit(&line->number, memory_order_acquire) == state->latest) peers_relax(end->oversubscribed);
+  while (atomic_load_explicit(&line->number, memory_order_acquire) == state->latest)
+    peers_relax(end->oversubscribed);
   state->latest = atomic_load_explicit(&line->number, memory_order_relaxed);
   state->copy[0] = state->latest - 1;
   memcpy(state->copy + 1, line->words, sizeof line->words);
@@ -55,7 +58,7 @@ static const void *read_line(struct end *end, size_t *bytes) {
   return state->copy;
 }
 
-/* ---- Slots --------------------------------------------------------------------------------- */
+/* ---- Slots ----------------------------------------------------------------------------------- */
 
 struct window {
   _Alignas(LINE) _Atomic uint64_t written; /* messages */
@@ -73,7 +76,8 @@ struct state {
 };
 
 static struct state layout_of(const struct end *end) {
-  uint64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE) > 0 ? (uint64_t)sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
+  uint64_t cache =
+      sysconf(_SC_LEVEL3_CACHE_SIZE) > 0 ? (uint64_t)sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
   uint64_t room = cache / 4;
   struct state state = {.slots = 2, .stride = (end->bytes + 63) / 64 * 64}; /* whole lines */
   if (room < 4 * MI) room = 4 * MI;
@@ -82,7 +86,9 @@ static struct state layout_of(const struct end *end) {
   return state;
 }
 
-static uint64_t window_bytes(const struct state *state) { return sizeof(struct window) + state->slots * state->stride; }
+static uint64_t window_bytes(const struct state *state) {
+  return sizeof(struct window) + state->slots * state->stride;
+}
 
 static void prepare(struct end *end) {
   struct state state = layout_of(end);
@@ -167,5 +173,8 @@ const struct way_calls in_place_calls = {.prepare = prepare,
                                          .release = release,
                                          .reserve = reserve,
                                          .commit = commit};
-const struct way_calls memcpy_calls = {
-    .prepare = prepare, .open = open_end, .write = write_one, .read = read_copy, .release = release};
+const struct way_calls memcpy_calls = {.prepare = prepare,
+                                       .open = open_end,
+                                       .write = write_one,
+                                       .read = read_copy,
+                                       .release = release};

@@ -31,7 +31,7 @@ struct run {
   struct end there, back;
 };
 
-/* ---- JSON ---------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void put_text(const char *key, const char *text) {
   printf("\"%s\": \"", key);
@@ -46,9 +46,11 @@ static void put_number(const char *key, double value) {
   if (isfinite(value)) printf("\"%s\": %.6g, ", key, value);
 }
 
-static void put_flag(const char *key, bool value) { printf("\"%s\": %s, ", key, value ? "true" : "false"); }
+static void put_flag(const char *key, bool value) {
+  printf("\"%s\": %s, ", key, value ? "true" : "false");
+}
 
-/* ---- Which ways are there ------------------------------------------------------------------ */
+/* ---- Which ways are there -------------------------------------------------------------------- */
 
 /* The separate program of a way, in the folder of peers_native; NULL if it is not there. */
 static const char *program_of(const struct way *way, char *path) {
@@ -69,7 +71,8 @@ static void list(void) {
   for (size_t i = 0; i < peers_way_count; i++) {
     const struct way *way = &peers_ways[i];
     char status[PEERS_TEXT] = "ok";
-    if (!is_built(way)) snprintf(status, sizeof status, "not built: needs %s", way->needs ? way->needs : "a rebuild");
+    if (!is_built(way))
+      snprintf(status, sizeof status, "not built: needs %s", way->needs ? way->needs : "a rebuild");
     putchar('{');
     put_text("peer", way->name);
     put_text("family", way->family);
@@ -85,7 +88,7 @@ static void list(void) {
   }
 }
 
-/* ---- Members ------------------------------------------------------------------------------- */
+/* ---- Members --------------------------------------------------------------------------------- */
 
 static void *be_reader(void *argument) {
   struct run *run = argument;
@@ -138,11 +141,13 @@ static void find_reason(const struct run *run, int status, char *text) {
     snprintf(text, PEERS_TEXT, "%s", seat->reason);
     return;
   }
-  if (WIFSIGNALED(status)) snprintf(text, PEERS_TEXT, "a process ended by signal %d", WTERMSIG(status));
+  if (WIFSIGNALED(status))
+    snprintf(text, PEERS_TEXT, "a process ended by signal %d", WTERMSIG(status));
   else snprintf(text, PEERS_TEXT, "a process ended with status %d", WEXITSTATUS(status));
 }
 
-/* The status of the row. Whoever started the program ends it if it hangs; the members end with it. */
+/* The status of the row. Whoever started the program ends it if it hangs; the members end with
+ * it. */
 static void run_members(struct run *run, int fd, char *text) {
   bool one = run->way->launcher || run->way->flags & WAY_IN_PROCESS;
   uint32_t children = one ? 1 : run->board->step.processes;
@@ -162,7 +167,7 @@ static void run_members(struct run *run, int fd, char *text) {
   for (uint32_t rank = 0; rank < children; rank++) kill(pids[rank], SIGKILL);
 }
 
-/* ---- Figures ------------------------------------------------------------------------------- */
+/* ---- Figures --------------------------------------------------------------------------------- */
 
 static int compare(const void *left, const void *right) {
   int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
@@ -178,7 +183,6 @@ static void put_one_way(struct board *board) {
   uint64_t messages = board->measured;
   const int64_t *started = board_column(board, COLUMN_STARTED);
   int64_t *written = board_column(board, COLUMN_WRITTEN), *times = board_column(board, COLUMN_READ);
-  double sum = 0;
   for (uint64_t n = 0; n < messages; n++) {
     int64_t last = INT64_MIN;
     for (uint32_t rank = 1; rank < board->step.processes; rank++) {
@@ -187,13 +191,11 @@ static void put_one_way(struct board *board) {
     }
     times[n] = last - started[n]; /* rank 0 reads nothing: its column is free */
     written[n] -= started[n];
-    sum += (double)times[n];
   }
   qsort(times, messages, sizeof *times, compare);
   qsort(written, messages, sizeof *written, compare);
   put_number("p50_us", quantile(times, messages, 0.5) / 1e3);
   put_number("p99_us", quantile(times, messages, 0.99) / 1e3);
-  put_number("mean_us", sum / (double)messages / 1e3);
   put_number("write_us", quantile(written, messages, 0.5) / 1e3);
 }
 
@@ -233,7 +235,7 @@ static void put_figures(struct board *board) {
   put_members(board);
 }
 
-/* ---- A step -------------------------------------------------------------------------------- */
+/* ---- A step ---------------------------------------------------------------------------------- */
 
 static int run_step(const struct way *way, const struct peers_step *step) {
   char status[PEERS_TEXT];

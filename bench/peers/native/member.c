@@ -24,8 +24,8 @@
 
 enum { WORD = sizeof(uint64_t), LEAST = 10, LOOK = 64 };
 
-/* The number of the last message has the bit LAST. A run longer than LONG_NS ends early, as a loaded
- * machine may take a thousand times as long as an idle one. */
+/* The number of the last message has the bit LAST. A run longer than LONG_NS ends early, as a
+ * loaded machine may take a thousand times as long as an idle one. */
 #define LAST ((uint64_t)1 << 63)
 static const int64_t LONG_NS = 2000000000;
 
@@ -47,9 +47,11 @@ struct scenario {
 
 static const struct scenario *find(const char *name);
 
-static int64_t period_of(const struct member *member) { return find(member->board->step.scenario)->period_ns; }
+static int64_t period_of(const struct member *member) {
+  return find(member->board->step.scenario)->period_ns;
+}
 
-/* ---- One message -------------------------------------------------------------------------- */
+/* ---- One message ----------------------------------------------------------------------------- */
 
 static void put_word(void *to, uint64_t word) { memcpy(to, &word, WORD); }
 
@@ -96,18 +98,20 @@ static void release(struct end *end) {
 
 static void expect(const struct end *end, uint64_t got, uint64_t expected) {
   if (got == expected) return;
-  peers_die(end, "message %" PRIu64 " was to come, and message %" PRIu64 " came", expected & ~LAST, got & ~LAST);
+  peers_die(end, "message %" PRIu64 " was to come, and message %" PRIu64 " came", expected & ~LAST,
+            got & ~LAST);
 }
 
 /* Reads every byte; of a message in place, the ends. */
-static void check(const struct member *member, const struct end *end, const uint8_t *data, uint64_t number) {
+static void check(const struct member *member, const struct end *end, const uint8_t *data,
+                  uint64_t number) {
   expect(end, word_at(data), number);
   if (end->in_place) expect(end, word_at(data + end->bytes - WORD), number);
   else if (sum_of(data, end->bytes) != member->sum + number)
     peers_die(end, "message %" PRIu64 " has other contents than were written", number & ~LAST);
 }
 
-/* ---- Time --------------------------------------------------------------------------------- */
+/* ---- Time ------------------------------------------------------------------------------------ */
 
 /* Of the process, or of the thread if the members are threads; with the way's helper processes. */
 static double cpu_seconds(const struct member *member) {
@@ -153,8 +157,8 @@ static void say_read(struct member *member, uint64_t messages) {
   atomic_store_explicit(&member->seat->read, messages, memory_order_release);
 }
 
-/* Until the next message is due and all readers have read the message before. A message that is late
- * is put off by a period: the writer has slept for a period before every message. */
+/* Until the next message is due and all readers have read the message before. A message that is
+ * late is put off by a period: the writer has slept for a period before every message. */
 static void await_due(const struct member *member, uint64_t number, int64_t *due) {
   for (bool ready = false; !ready; ready = all_have_read(member, number)) {
     int64_t now = clock_ns();
@@ -165,7 +169,7 @@ static void await_due(const struct member *member, uint64_t number, int64_t *due
   *due += period_of(member);
 }
 
-/* ---- One message in flight ---------------------------------------------------------------- */
+/* ---- One message in flight ------------------------------------------------------------------- */
 
 /* The column's entry of message `number`, or, for the warm-up, a place without a reader. */
 static int64_t *entry(const struct member *member, uint32_t column, uint64_t number) {
@@ -221,7 +225,8 @@ static void ping(struct member *member) {
     release(&member->back);
     if (n % ROUNDS != ROUNDS - 1) continue;
     int64_t now = clock_ns();
-    if (n >= member->board->step.warm_up) board_column(member->board, COLUMN_STARTED)[blocks++] = now - start;
+    if (n >= member->board->step.warm_up)
+      board_column(member->board, COLUMN_STARTED)[blocks++] = now - start;
     start = now;
   }
   member->board->measured = blocks * ROUNDS;
@@ -238,7 +243,7 @@ static void pong(struct member *member) {
   }
 }
 
-/* ---- Back to back ------------------------------------------------------------------------- */
+/* ---- Back to back ---------------------------------------------------------------------------- */
 
 /* The first message after the warm-up starts the clock, when all readers have read the warm-up. */
 static void begin_stream(struct member *member, uint64_t number) {
@@ -252,7 +257,8 @@ static void write_stream(struct member *member) {
   uint64_t last = 0, n = 0;
   int64_t start = clock_ns();
   for (; !last; n++) {
-    if (n % LOOK == 0 || step->bytes > 64 || n + 1 == step->warm_up + step->messages) last = last_of(member, n, start);
+    if (n % LOOK == 0 || step->bytes > 64 || n + 1 == step->warm_up + step->messages)
+      last = last_of(member, n, start);
     begin_stream(member, n);
     send_copied(member, &member->there, n | last);
   }
@@ -279,9 +285,12 @@ static void read_stream(struct member *member) {
 }
 
 static const struct scenario scenarios[] = {
-    {"one-way", 0, write_one_by_one, read_one_by_one},        {"round-trip", 0, ping, pong},
-    {"in-place", 0, write_one_by_one, read_one_by_one},       {"stream", 0, write_stream, read_stream},
-    {"every25", 25000000, write_one_by_one, read_one_by_one}, {"idle", 10000000000, write_one_by_one, read_one_by_one},
+    {"one-way", 0, write_one_by_one, read_one_by_one},
+    {"round-trip", 0, ping, pong},
+    {"in-place", 0, write_one_by_one, read_one_by_one},
+    {"stream", 0, write_stream, read_stream},
+    {"every25", 25000000, write_one_by_one, read_one_by_one},
+    {"idle", 10000000000, write_one_by_one, read_one_by_one},
 };
 
 static const struct scenario *find(const char *name) {
@@ -292,13 +301,14 @@ static const struct scenario *find(const char *name) {
 
 bool scenario_exists(const char *name) { return find(name) != NULL; }
 
-/* ---- A member ----------------------------------------------------------------------------- */
+/* ---- A member -------------------------------------------------------------------------------- */
 
 /* Member r runs on the CPU r % CPUs, of the CPUs allowed to the program. */
 static void pin(const struct end *end) {
   cpu_set_t allowed, chosen;
   int cpu = 0;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) peers_die(end, "can't tell the CPUs: %s", strerror(errno));
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    peers_die(end, "can't tell the CPUs: %s", strerror(errno));
   int wanted = (int)(end->rank % (uint32_t)CPU_COUNT(&allowed));
   for (;; cpu++) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
@@ -334,7 +344,8 @@ static void close_ends(struct member *member) {
 
 void member_ends(struct board *board, const struct way *way, struct end *there, struct end *back) {
   const struct peers_step *step = &board->step;
-  *there = (struct end){.way = way, .board = board, .processes = step->processes, .bytes = step->bytes};
+  *there =
+      (struct end){.way = way, .board = board, .processes = step->processes, .bytes = step->bytes};
   there->oversubscribed = step->processes > board->cpus;
   there->in_place = strcmp(step->scenario, "in-place") == 0;
   *back = *there;
@@ -342,9 +353,11 @@ void member_ends(struct board *board, const struct way *way, struct end *there, 
   board->both = strcmp(step->scenario, "round-trip") == 0;
 }
 
-void member_run(struct board *board, const struct end *there, const struct end *back, uint32_t rank) {
+void member_run(struct board *board, const struct end *there, const struct end *back,
+                uint32_t rank) {
   const struct scenario *scenario = find(board->step.scenario);
-  struct member member = {.board = board, .seat = &board->seats[rank], .there = *there, .back = *back};
+  struct member member = {
+      .board = board, .seat = &board->seats[rank], .there = *there, .back = *back};
   member.there.rank = member.back.rank = rank;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   pin(&member.there);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Aeron IPC: an exclusive publication, and a subscription in each reader. The writer's process starts a media driver,
- * with one thread for all its work, as there are few CPUs. Messages of up to an MTU are claimed and read in place,
- * larger ones are offered in fragments and assembled. Terms of 1 MiB or more, so that small messages stay in the cache.
- * The writer yields while the publication is back-pressured: the driver has to move the limit.
+ * Aeron IPC: an exclusive publication, and a subscription in each reader. The writer's process
+ * starts a media driver, with one thread for all its work, as there are few CPUs. Messages of up to
+ * an MTU are claimed and read in place, larger ones are offered in fragments and assembled. Terms
+ * of 1 MiB or more, so that small messages stay in the cache. The writer yields while the
+ * publication is back-pressured: the driver has to move the limit.
  */
 #define _GNU_SOURCE
 #include <aeron/aeronc.h>
@@ -19,7 +20,14 @@
 
 #include "board.h"
 
-enum { NAME = 128, STREAM = 1001, MTU = 65504, CLAIM = MTU - 32, MI = 1 << 20, LARGEST_TERM = 128 * MI };
+enum {
+  NAME = 128,
+  STREAM = 1001,
+  MTU = 65504,
+  CLAIM = MTU - 32,
+  MI = 1 << 20,
+  LARGEST_TERM = 128 * MI
+};
 
 struct state {
   aeron_context_t *context;
@@ -62,7 +70,8 @@ static pid_t start_driver(struct end *end) {
   if (pid < 0) peers_die(end, "can't start a process: %s", strerror(errno));
   if (pid > 0) return pid;
   cpu_set_t all; /* the writer is pinned, the driver need not be */
-  if (sched_getaffinity(end->board->pid, sizeof all, &all) == 0) sched_setaffinity(0, sizeof all, &all);
+  if (sched_getaffinity(end->board->pid, sizeof all, &all) == 0)
+    sched_setaffinity(0, sizeof all, &all);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   setenv("AERON_DIR", folder, 1);
   setenv("AERON_DIR_DELETE_ON_START", "1", 1);
@@ -79,7 +88,8 @@ static void open_client(struct end *end) {
   char folder[NAME];
   must(end, aeron_context_init(&state->context), "can't make a context");
   must(end, aeron_context_set_dir(state->context, folder_of(end, folder)), "can't set the folder");
-  must(end, aeron_context_set_pre_touch_mapped_memory(state->context, true), "can't ask for pages in place");
+  must(end, aeron_context_set_pre_touch_mapped_memory(state->context, true),
+       "can't ask for pages in place");
   must(end, aeron_init(&state->client, state->context), "can't find the media driver");
   must(end, aeron_start(state->client), "can't start the client");
 }
@@ -94,10 +104,12 @@ static void open_publication(struct end *end) {
                                              STREAM + (int)end->instance),
        "can't add a publication");
   while (!state->publication) {
-    must(end, aeron_async_add_exclusive_publication_poll(&state->publication, adding), "can't add a publication");
+    must(end, aeron_async_add_exclusive_publication_poll(&state->publication, adding),
+         "can't add a publication");
     sched_yield();
   }
-  must(end, aeron_exclusive_publication_constants(state->publication, &facts), "no facts of the publication");
+  must(end, aeron_exclusive_publication_constants(state->publication, &facts),
+       "no facts of the publication");
   if (facts.max_message_length < end->bytes)
     peers_die(end, "the largest message has %zu bytes", facts.max_message_length);
 }
@@ -114,14 +126,16 @@ static void open_subscription(struct end *end) {
   aeron_async_add_subscription_t *adding;
   char channel[NAME];
   must(end,
-       aeron_async_add_subscription(&adding, state->client, channel_of(end, channel), STREAM + (int)end->instance, NULL,
-                                    NULL, NULL, NULL),
+       aeron_async_add_subscription(&adding, state->client, channel_of(end, channel),
+                                    STREAM + (int)end->instance, NULL, NULL, NULL, NULL),
        "can't add a subscription");
   while (!state->subscription) {
-    must(end, aeron_async_add_subscription_poll(&state->subscription, adding), "can't add a subscription");
+    must(end, aeron_async_add_subscription_poll(&state->subscription, adding),
+         "can't add a subscription");
     sched_yield();
   }
-  must(end, aeron_fragment_assembler_create(&state->assembler, on_message, state), "can't make an assembler");
+  must(end, aeron_fragment_assembler_create(&state->assembler, on_message, state),
+       "can't make an assembler");
   while (aeron_subscription_image_count(state->subscription) < 1) usleep(100);
   state->image = aeron_subscription_image_at_index(state->subscription, 0);
   if (!state->image) peers_die(end, "the publication has gone");
@@ -155,7 +169,8 @@ static void relax_of(struct end *end, int64_t result) {
 static void *reserve(struct end *end, size_t bytes) {
   struct state *state = end->state;
   int64_t result;
-  while ((result = aeron_exclusive_publication_try_claim(state->publication, bytes, &state->claim)) < 0)
+  while ((result =
+              aeron_exclusive_publication_try_claim(state->publication, bytes, &state->claim)) < 0)
     relax_of(end, result);
   return state->claim.data;
 }
@@ -174,19 +189,21 @@ static void send(struct end *end, const void *data, size_t bytes) {
     commit(end, bytes);
     return;
   }
-  while ((result = aeron_exclusive_publication_offer(state->publication, data, bytes, NULL, NULL)) < 0)
+  while ((result = aeron_exclusive_publication_offer(state->publication, data, bytes, NULL, NULL)) <
+         0)
     relax_of(end, result);
 }
 
-/* Finds the message and leaves the position where it is: the driver clears what lies behind the position. */
-static aeron_controlled_fragment_handler_action_t keep(void *context, const uint8_t *data, size_t bytes,
-                                                       aeron_header_t *header) {
+/* Finds the message and leaves the position where it is: the driver clears what lies behind the
+ * position. */
+static aeron_controlled_fragment_handler_action_t keep(void *context, const uint8_t *data,
+                                                       size_t bytes, aeron_header_t *header) {
   on_message(context, data, bytes, header);
   return AERON_ACTION_ABORT;
 }
 
-static aeron_controlled_fragment_handler_action_t pass(void *context, const uint8_t *data, size_t bytes,
-                                                       aeron_header_t *header) {
+static aeron_controlled_fragment_handler_action_t pass(void *context, const uint8_t *data,
+                                                       size_t bytes, aeron_header_t *header) {
   (void)context, (void)data, (void)bytes, (void)header;
   return AERON_ACTION_CONTINUE;
 }
@@ -194,9 +211,12 @@ static aeron_controlled_fragment_handler_action_t pass(void *context, const uint
 static const void *receive(struct end *end, size_t *bytes) {
   struct state *state = end->state;
   for (state->data = NULL;;) {
-    if (end->bytes <= CLAIM) must(end, aeron_image_controlled_poll(state->image, keep, state, 1), "can't receive");
+    if (end->bytes <= CLAIM)
+      must(end, aeron_image_controlled_poll(state->image, keep, state, 1), "can't receive");
     else
-      must(end, aeron_image_poll(state->image, aeron_fragment_assembler_handler, state->assembler, 1), "can't receive");
+      must(end,
+           aeron_image_poll(state->image, aeron_fragment_assembler_handler, state->assembler, 1),
+           "can't receive");
     if (state->data) break;
     peers_relax(end->oversubscribed);
   }
@@ -206,14 +226,17 @@ static const void *receive(struct end *end, size_t *bytes) {
 
 static void release(struct end *end) {
   struct state *state = end->state;
-  if (end->bytes <= CLAIM) must(end, aeron_image_controlled_poll(state->image, pass, state, 1), "can't release");
+  if (end->bytes <= CLAIM)
+    must(end, aeron_image_controlled_poll(state->image, pass, state, 1), "can't release");
 }
 
 static double driver_cpu_s(const struct end *end) {
   const struct state *state = end->state;
   struct timespec used;
   clockid_t clock;
-  if (!state->driver || clock_getcpuclockid(state->driver, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+  if (!state->driver || clock_getcpuclockid(state->driver, &clock) != 0 ||
+      clock_gettime(clock, &used) != 0)
+    return 0;
   return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MPI_Bcast. Built once against each MPI, as a program that mpiexec starts: its argument is the path of the board.
- * MPI_Bcast waits by polling. With more processes than CPUs, MPI_Ibcast and sched_yield take its place.
+ * MPI_Bcast. Built once against each MPI, as a program that mpiexec starts: its argument is the
+ * path of the board. MPI_Bcast waits by polling. With more processes than CPUs, MPI_Ibcast and
+ * sched_yield take its place.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@ struct state {
 
 static void open_end(struct end *end) {
   struct state *state = calloc(1, sizeof *state);
-  if (!state || MPI_Comm_dup(MPI_COMM_WORLD, &state->group) != MPI_SUCCESS) peers_die(end, "can't make a group");
+  if (!state || MPI_Comm_dup(MPI_COMM_WORLD, &state->group) != MPI_SUCCESS)
+    peers_die(end, "can't make a group");
   if (end->rank != end->writer) state->memory = peers_memory(end, end->bytes);
   end->state = state;
 }
@@ -37,7 +39,8 @@ static void broadcast(struct end *end, void *data, size_t bytes) {
     result = MPI_Bcast(data, (int)bytes, MPI_BYTE, (int)end->writer, state->group);
   } else {
     result = MPI_Ibcast(data, (int)bytes, MPI_BYTE, (int)end->writer, state->group, &request);
-    while (result == MPI_SUCCESS && (result = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done)
+    while (result == MPI_SUCCESS &&
+           (result = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done)
       sched_yield();
   }
   if (result != MPI_SUCCESS) peers_die(end, "the broadcast failed with MPI's code %d", result);

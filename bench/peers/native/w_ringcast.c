@@ -22,10 +22,13 @@ static void must(const struct end *end, int result, const char *what) {
 
 static void open_writer(struct end *end, int64_t spin_ns, uint64_t capacity) {
   struct state *state = end->state;
-  struct ringcast_writer_options options = {.size = sizeof options, .spin_ns = spin_ns, .capacity = capacity};
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .spin_ns = spin_ns, .capacity = capacity};
   must(end, ringcast_writer_create_ex(&options, &state->writer), "can't make a ring");
-  peers_publish(end, ringcast_writer_handle(state->writer), strlen(ringcast_writer_handle(state->writer)) + 1);
-  must(end, ringcast_writer_wait_readers(state->writer, end->processes - 1, RINGCAST_FOREVER), "no readers");
+  peers_publish(end, ringcast_writer_handle(state->writer),
+                strlen(ringcast_writer_handle(state->writer)) + 1);
+  must(end, ringcast_writer_wait_readers(state->writer, end->processes - 1, RINGCAST_FOREVER),
+       "no readers");
 }
 
 static void open_reader(struct end *end, int64_t spin_ns) {
@@ -43,15 +46,17 @@ static void open_with(struct end *end, int64_t spin_ns, uint64_t capacity) {
   else open_reader(end, spin_ns);
 }
 
-/* Large messages in place: a ring of 16, so that they need no spill memory and few grants of room. What is copied stays
- * in the cache only in a ring of default size. */
+/* Large messages in place: a ring of 16, so that they need no spill memory and few grants of room.
+ * What is copied stays in the cache only in a ring of default size. */
 static uint64_t capacity_for(const struct end *end) {
   const uint64_t most = (uint64_t)256 * MI;
   if (!end->in_place || end->bytes < MI) return 0;
   return 16 * end->bytes < most ? 16 * end->bytes : most;
 }
 
-static void open_for_latency(struct end *end) { open_with(end, end->oversubscribed ? 0 : SPIN_NS, capacity_for(end)); }
+static void open_for_latency(struct end *end) {
+  open_with(end, end->oversubscribed ? 0 : SPIN_NS, capacity_for(end));
+}
 
 static void open_default(struct end *end) { open_with(end, 0, 0); }
 
@@ -59,7 +64,8 @@ static void version(char *text, size_t size) { snprintf(text, size, "%s", ringca
 
 static void send(struct end *end, const void *data, size_t bytes) {
   struct state *state = end->state;
-  must(end, ringcast_writer_send(state->writer, data, bytes, RINGCAST_KIND_BYTES, RINGCAST_FOREVER), "can't send");
+  must(end, ringcast_writer_send(state->writer, data, bytes, RINGCAST_KIND_BYTES, RINGCAST_FOREVER),
+       "can't send");
 }
 
 static const void *next(struct end *end, size_t *bytes) {
@@ -77,7 +83,8 @@ static void release(struct end *end) {
 static void *reserve(struct end *end, size_t bytes) {
   struct state *state = end->state;
   struct ringcast_span span;
-  must(end, ringcast_writer_reserve(state->writer, bytes, RINGCAST_FOREVER, &span), "can't reserve");
+  must(end, ringcast_writer_reserve(state->writer, bytes, RINGCAST_FOREVER, &span),
+       "can't reserve");
   return span.data;
 }
 
@@ -94,8 +101,8 @@ static void close_ends(struct end *end) {
 }
 
 extern const struct way_calls ringcast_calls, ringcast_default_calls;
-#define CALLS                                                                                                \
-  .version = version, .write = send, .read = next, .release = release, .reserve = reserve, .commit = commit, \
-  .close = close_ends
+#define CALLS                                                                              \
+  .version = version, .write = send, .read = next, .release = release, .reserve = reserve, \
+  .commit = commit, .close = close_ends
 const struct way_calls ringcast_calls = {.open = open_for_latency, CALLS};
 const struct way_calls ringcast_default_calls = {.open = open_default, CALLS};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pipe for each reader, as large as a user may make it without privileges; or a Unix stream socket for each reader,
- * with the kernel's default buffers. */
+/* A pipe for each reader, as large as a user may make it without privileges; or a Unix stream
+ * socket for each reader, with the kernel's default buffers. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,8 @@ typedef ssize_t getter(int fd, void *data, size_t bytes);
 
 static void open_pipe(struct end *end, int two[2]) {
   if (pipe2(two, O_CLOEXEC) != 0) peers_die(end, "can't make a pipe: %s", strerror(errno));
-  if (fcntl(two[1], F_SETPIPE_SZ, ROOM) < 0) peers_die(end, "can't make a pipe larger: %s", strerror(errno));
+  if (fcntl(two[1], F_SETPIPE_SZ, ROOM) < 0)
+    peers_die(end, "can't make a pipe larger: %s", strerror(errno));
 }
 
 static void open_socket(struct end *end, int two[2]) {
@@ -61,9 +62,11 @@ static inline void put_all(struct end *end, const void *data, size_t bytes, putt
 static inline const void *get_all(struct end *end, size_t *bytes, getter *get) {
   const struct pair *pairs = end->shared;
   for (size_t done = 0; done < end->bytes;) {
-    ssize_t got = get(pairs[peers_reader(end)].reader, (char *)end->state + done, end->bytes - done);
+    ssize_t got =
+        get(pairs[peers_reader(end)].reader, (char *)end->state + done, end->bytes - done);
     if (got == 0) peers_die(end, "the writer has gone");
-    if (got < 0 && errno != EINTR && errno != EAGAIN) peers_die(end, "can't read: %s", strerror(errno));
+    if (got < 0 && errno != EINTR && errno != EAGAIN)
+      peers_die(end, "can't read: %s", strerror(errno));
     if (got > 0) done += (size_t)got;
     else peers_relax(end->oversubscribed);
   }
@@ -71,22 +74,45 @@ static inline const void *get_all(struct end *end, size_t *bytes, getter *get) {
   return end->state;
 }
 
-static ssize_t put_quietly(int fd, const void *data, size_t bytes) { return send(fd, data, bytes, MSG_NOSIGNAL); }
-static ssize_t get_whole(int fd, void *data, size_t bytes) { return recv(fd, data, bytes, MSG_WAITALL); }
-static ssize_t get_at_once(int fd, void *data, size_t bytes) { return recv(fd, data, bytes, MSG_DONTWAIT); }
+static ssize_t put_quietly(int fd, const void *data, size_t bytes) {
+  return send(fd, data, bytes, MSG_NOSIGNAL);
+}
+static ssize_t get_whole(int fd, void *data, size_t bytes) {
+  return recv(fd, data, bytes, MSG_WAITALL);
+}
+static ssize_t get_at_once(int fd, void *data, size_t bytes) {
+  return recv(fd, data, bytes, MSG_DONTWAIT);
+}
 
-static void write_pipe(struct end *end, const void *data, size_t bytes) { put_all(end, data, bytes, write); }
-static void write_socket(struct end *end, const void *data, size_t bytes) { put_all(end, data, bytes, put_quietly); }
+static void write_pipe(struct end *end, const void *data, size_t bytes) {
+  put_all(end, data, bytes, write);
+}
+static void write_socket(struct end *end, const void *data, size_t bytes) {
+  put_all(end, data, bytes, put_quietly);
+}
 static const void *read_pipe(struct end *end, size_t *bytes) { return get_all(end, bytes, read); }
-static const void *read_socket(struct end *end, size_t *bytes) { return get_all(end, bytes, get_whole); }
-static const void *poll_socket(struct end *end, size_t *bytes) { return get_all(end, bytes, get_at_once); }
+static const void *read_socket(struct end *end, size_t *bytes) {
+  return get_all(end, bytes, get_whole);
+}
+static const void *poll_socket(struct end *end, size_t *bytes) {
+  return get_all(end, bytes, get_at_once);
+}
 
 static void close_end(struct end *end) { free(end->state); }
 
 extern const struct way_calls pipe_calls, unix_calls, unix_polled_calls;
-const struct way_calls pipe_calls = {
-    .prepare = prepare_pipes, .open = open_end, .write = write_pipe, .read = read_pipe, .close = close_end};
-const struct way_calls unix_calls = {
-    .prepare = prepare_sockets, .open = open_end, .write = write_socket, .read = read_socket, .close = close_end};
-const struct way_calls unix_polled_calls = {
-    .prepare = prepare_sockets, .open = open_end, .write = write_socket, .read = poll_socket, .close = close_end};
+const struct way_calls pipe_calls = {.prepare = prepare_pipes,
+                                     .open = open_end,
+                                     .write = write_pipe,
+                                     .read = read_pipe,
+                                     .close = close_end};
+const struct way_calls unix_calls = {.prepare = prepare_sockets,
+                                     .open = open_end,
+                                     .write = write_socket,
+                                     .read = read_socket,
+                                     .close = close_end};
+const struct way_calls unix_polled_calls = {.prepare = prepare_sockets,
+                                            .open = open_end,
+                                            .write = write_socket,
+                                            .read = poll_socket,
+                                            .close = close_end};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UCX: a tagged send to each reader, over its transports of shared memory; waits by ucp_worker_progress, as UCX's
- * examples do. */
+/* UCX: a tagged send to each reader, over its transports of shared memory; waits by
+ * ucp_worker_progress, as UCX's examples do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,8 @@ static void must(const struct end *end, ucs_status_t status, const char *what) {
 
 static void make_worker(struct end *end, struct state *state) {
   ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG};
-  ucp_worker_params_t how = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
+  ucp_worker_params_t how = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                             .thread_mode = UCS_THREAD_MODE_SINGLE};
   ucp_config_t *config;
   must(end, ucp_config_read(NULL, NULL, &config), "can't read the configuration");
   must(end, ucp_config_modify(config, "TLS", "sm,self"), "no transport of shared memory");
@@ -44,8 +45,10 @@ static void publish_address(struct end *end, struct state *state) {
 static void connect_reader(struct end *end, struct state *state, uint32_t rank) {
   _Alignas(16) char address[ADDRESS];
   peers_await(end, rank, address, sizeof address);
-  ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, .address = (ucp_address_t *)address};
-  must(end, ucp_ep_create(state->worker, &params, &state->readers[state->count++]), "can't connect");
+  ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
+                            .address = (ucp_address_t *)address};
+  must(end, ucp_ep_create(state->worker, &params, &state->readers[state->count++]),
+       "can't connect");
 }
 
 static void open_end(struct end *end) {
@@ -93,7 +96,8 @@ static void write_all(struct end *end, const void *data, size_t bytes) {
 static const void *read_all(struct end *end, size_t *bytes) {
   struct state *state = end->state;
   const ucp_request_param_t plain = {0};
-  finish(end, ucp_tag_recv_nbx(state->worker, state->memory, end->bytes, TAG, UINT64_MAX, &plain), "can't receive");
+  finish(end, ucp_tag_recv_nbx(state->worker, state->memory, end->bytes, TAG, UINT64_MAX, &plain),
+         "can't receive");
   *bytes = end->bytes;
   return state->memory;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeroMQ: a PUSH socket for each reader, because one PUSH socket deals messages out in turn. The messages of several
- * readers share their memory (zmq_msg_copy). Default options, but for large messages a queue of 16.
+ * ZeroMQ: a PUSH socket for each reader, because one PUSH socket deals messages out in turn. The
+ * messages of several readers share their memory (zmq_msg_copy). Default options, but for large
+ * messages a queue of 16.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,8 @@ static void *make_socket(struct end *end, int type, int option) {
   void *socket = zmq_socket(state->context, type);
   int queue = QUEUE;
   if (!socket) peers_die(end, "can't make a socket: %s", zmq_strerror(zmq_errno()));
-  if (end->bytes > LARGE) must(end, zmq_setsockopt(socket, option, &queue, sizeof queue), "can't bound the queue");
+  if (end->bytes > LARGE)
+    must(end, zmq_setsockopt(socket, option, &queue, sizeof queue), "can't bound the queue");
   return socket;
 }
 
@@ -47,13 +49,15 @@ static void open_end(struct end *end) {
   if (end->rank != end->writer) {
     state->sockets[0] = make_socket(end, ZMQ_PULL, ZMQ_RCVHWM);
     state->count = 1;
-    must(end, zmq_connect(state->sockets[0], name_of(end, peers_reader(end), name)), "can't connect");
+    must(end, zmq_connect(state->sockets[0], name_of(end, peers_reader(end), name)),
+         "can't connect");
     zmq_msg_init(&state->message);
     return;
   }
   for (; state->count + 1 < end->processes; state->count++) {
     state->sockets[state->count] = make_socket(end, ZMQ_PUSH, ZMQ_SNDHWM);
-    must(end, zmq_bind(state->sockets[state->count], name_of(end, state->count, name)), "can't bind");
+    must(end, zmq_bind(state->sockets[state->count], name_of(end, state->count, name)),
+         "can't bind");
   }
 }
 

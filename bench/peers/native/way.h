@@ -47,7 +47,8 @@ struct way_calls {
   void (*prepare)(struct end *end); /* before the fork: makes end->shared */
   void (*open)(struct end *end);
   void (*write)(struct end *end, const void *data, size_t bytes);
-  const void *(*read)(struct end *end, size_t *bytes); /* waits; the message is valid until release */
+  const void *(*read)(struct end *end,
+                      size_t *bytes); /* waits; the message is valid until release */
   void (*release)(struct end *end);
   void *(*reserve)(struct end *end, size_t bytes); /* memory, later read in place by readers */
   void (*commit)(struct end *end, size_t bytes);
@@ -72,7 +73,8 @@ extern const size_t peers_way_count;
 const struct way *peers_find_way(const char *name);
 
 /* Writes the text on the board and ends the process. */
-void peers_die(const struct end *end, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+void peers_die(const struct end *end, const char *format, ...)
+    __attribute__((noreturn, format(printf, 2, 3)));
 
 /* Hands a few bytes (an address) to all members of the stream. */
 void peers_publish(const struct end *end, const void *data, size_t bytes);
@@ -88,7 +90,9 @@ void peers_touch(void *memory, size_t bytes);
 void *peers_memory(const struct end *end, size_t bytes); /* private, aligned, all pages in place */
 
 /* The order of a reader among the readers, from 0. */
-static inline uint32_t peers_reader(const struct end *end) { return end->rank - (end->rank > end->writer); }
+static inline uint32_t peers_reader(const struct end *end) {
+  return end->rank - (end->rank > end->writer);
+}
 
 /* Between two looks at a word of a different member. */
 static inline void peers_relax(bool oversubscribed) {

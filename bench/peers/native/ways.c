@@ -30,8 +30,10 @@ CALLS(memcpy_calls);
 static const char *const openmpi[] = {
     PEERS_MPIEXEC_OPENMPI, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", NULL};
 static const char *const mpich[] = {PEERS_MPIEXEC_MPICH, NULL};
-static const char mpi_note[] = "MPI_Bcast; MPI_Ibcast and sched_yield with more processes than CPUs";
-static const char slots_note[] = "slots in as much memory as ringcast's default ring, and two counters";
+static const char mpi_note[] =
+    "MPI_Bcast; MPI_Ibcast and sched_yield with more processes than CPUs";
+static const char slots_note[] =
+    "slots in as much memory as ringcast's default ring, and two counters";
 
 const struct way peers_ways[] = {
     {.name = "c-ringcast",
@@ -92,7 +94,8 @@ const struct way peers_ways[] = {
      .needs = "Aeron's C client and media driver (a folder of CMAKE_PREFIX_PATH)",
      .largest = 16 << 20,
      .largest_in_place = 65472,
-     .note = "claims up to the MTU of 64 KiB, fragments above; the driver's CPU counts as the writer's"},
+     .note = "claims up to the MTU of 64 KiB, fragments above; the driver's CPU counts as the "
+             "writer's"},
     {.name = "c-atomic-queue",
      .family = "atomic-queue",
      .flags = WAY_IN_PROCESS | WAY_COPYING,
@@ -106,7 +109,11 @@ const struct way peers_ways[] = {
      .calls = &line_calls,
      .largest = 64,
      .note = "one cache line, no queue"},
-    {.name = "c-in-place", .family = "floor", .flags = WAY_FLOOR, .calls = &in_place_calls, .note = slots_note},
+    {.name = "c-in-place",
+     .family = "floor",
+     .flags = WAY_FLOOR,
+     .calls = &in_place_calls,
+     .note = slots_note},
     {.name = "c-memcpy",
      .family = "floor",
      .flags = WAY_FLOOR | WAY_COPYING,
