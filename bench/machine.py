@@ -53,6 +53,9 @@ def machine():
 
 def told(facts):
     """The facts in one line."""
-    packages = ", ".join(f"{name} {facts[name]}" for name in ("ringcast", "python", "numpy", "torch") if facts[name])
+    packages = ", ".join(
+        f"{name} {facts[name]}" for name in ("ringcast", "python", "numpy", "torch") if facts[name]
+    )
     cores = f"{facts['cores']} CPU{'s' if facts['cores'] > 1 else ''}"
-    return f"{cores} of {facts['cpu']}, Linux {facts['linux']}, load average {facts['load_average']:.1f}; {packages}"
+    load = f"load average {facts['load_average']:.1f}"
+    return f"{cores} of {facts['cpu']}, Linux {facts['linux']}, {load}; {packages}"

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What looking at a ring costs its writer: the writer's rate with a Tap, `ringcast record` and `ringcast top`, as a
-part of its rate without, on a ring whose reader is the bottleneck and on a ring without readers.
+"""What looking at a ring costs its writer: the writer's rate with a Tap, `ringcast record` and
+`ringcast top`, as a part of its rate without, on a ring whose reader is the bottleneck and on a
+ring without readers.
 
-  bench/observe.py [--rounds 9] [--seconds 0.5] [--pause 0] [--sizes 64,65536,1048576] [--work 20] [--tool ringcast]
+  bench/observe.py [--rounds 9] [--seconds 0.5] [--pause 0] [--sizes 64,65536,1048576] [--work 20]
+  [--tool ringcast]
 
---seconds: of each turn; --pause: before each, for the machine's other work. --work: the microseconds for which the
-reader computes for each frame, and for each 8 KiB of it. Turns with and without alternate, and a ratio is of one turn
-to the mean of its neighbours. The last column is what was lost of the frames that were sent meanwhile. Each process
-needs a CPU of its own.
+--seconds: of each turn; --pause: before each, for the machine's other work. --work: the
+microseconds for which the reader computes for each frame, and for each 8 KiB of it. Turns with and
+without alternate, and a ratio is of one turn to the mean of its neighbours. The last column is what
+was lost of the frames that were sent meanwhile. Each process needs a CPU of its own.
 """
 
 import argparse
@@ -56,7 +58,10 @@ def child(*words):
 
 @contextlib.contextmanager
 def looking(kind, handle, tool, file):
-    """One that looks at the ring while the block runs. Yields a list, to which it adds the frames that it got."""
+    """
+    One that looks at the ring while the block runs. Yields a list, to which it adds the frames that
+    it got.
+    """
     got = []
     if kind == "tap":
         process = child("tap", handle)
@@ -116,7 +121,9 @@ def measure(size, work, options, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--pause", type=float, default=0)
@@ -124,16 +131,25 @@ def main():
     parser.add_argument("--work", type=float, default=20)
     parser.add_argument("--tool", default="ringcast")
     options = parser.parse_args()
-    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; median of {options.rounds} rounds, and quartiles\n")
+    print(
+        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; median of {options.rounds} "
+        f"rounds, and quartiles\n"
+    )
     print("| frames | ring | looks | writer's rate | lost |\n|---:|---|---|---|---:|")
     with tempfile.TemporaryDirectory() as folder:
         for size in map(int, options.sizes.split(",")):
             for ring, work in (("reader is the bottleneck", options.work), ("no reader", None)):
                 for kind, pairs in measure(size, work, options, pathlib.Path(folder)).items():
-                    low, middle, high = statistics.quantiles([ratio for ratio, _ in pairs], n=4, method="inclusive")
+                    low, middle, high = statistics.quantiles(
+                        [ratio for ratio, _ in pairs], n=4, method="inclusive"
+                    )
                     losses = [lost for _, lost in pairs if lost is not None]
                     lost = f"{100 * statistics.median(losses):.0f} %" if losses else ""
-                    print(f"| {size} | {ring} | {kind} | {middle:.3f} ({low:.3f} to {high:.3f}) | {lost} |", flush=True)
+                    print(
+                        f"| {size} | {ring} | {kind} | {middle:.3f} ({low:.3f} to {high:.3f}) | "
+                        f"{lost} |",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of an object on the way from one process to another, as counts: messages, copies, bytes copied and system
-calls. vLLM's issue 4440 names three overheads of torch.distributed.broadcast_object_list: device memory, copies, and a
-second broadcast for the size.
+"""The cost of an object on the way from one process to another, as counts: messages, copies, bytes
+copied and system calls. vLLM's issue 4440 names three overheads of
+torch.distributed.broadcast_object_list: device memory, copies, and a second broadcast for the size.
 
   overheads.py                prints the table
   overheads.py --vllm FOLDER  also vLLM's own queue, from an unpacked source or a folder of packages
   overheads.py --page         writes the table into docs/benchmarks.md too
 
 The counts are over OBJECTS objects, GAP seconds apart, after OBJECTS objects to warm up.
-- Messages: calls of torch.distributed.broadcast; chunks that vLLM's queue writes; frames by the Writer's stats().
-- Bytes copied: blocks of at least an eighth of the pickle's size, by memcpy and memmove, which copies.c replaces
-  (LD_PRELOAD), and the bytes that system calls move in and out of the kernel (strace). Writing a pickle or a frame
-  value by value is no copy; a large value inside is.
+- Messages: calls of torch.distributed.broadcast; chunks that vLLM's queue writes; frames by the
+  Writer's stats().
+- Bytes copied: blocks of at least an eighth of the pickle's size, by memcpy and memmove, which
+  copies.c replaces (LD_PRELOAD), and the bytes that system calls move in and out of the kernel
+  (strace). Writing a pickle or a frame value by value is no copy; a large value inside is.
 - Copies: the bytes copied as a multiple of the pickle's size.
-- System calls: of all threads, by strace. Calls that wait for or wake another thread stand apart, since their number
-  depends on the gap.
+- System calls: of all threads, by strace. Calls that wait for or wake another thread stand apart,
+  since their number depends on the gap.
 """
 
 import argparse
@@ -45,10 +46,14 @@ OBJECTS = 20
 GAP = 0.005
 LEAVING = 10  # seconds that the ranks may take to end
 WAITS = set(
-    "futex poll ppoll epoll_wait epoll_pwait epoll_pwait2 select pselect6 nanosleep sched_yield io_uring_enter "
+    "futex poll ppoll epoll_wait epoll_pwait epoll_pwait2 select pselect6 nanosleep sched_yield "
+    "io_uring_enter "
     "restart_syscall rt_sigreturn sched_getaffinity".split()
 )
-MOVES = set("read readv recvfrom recvmsg write writev sendto sendmsg process_vm_readv process_vm_writev".split())
+MOVES = set(
+    "read readv recvfrom recvmsg write writev sendto sendmsg process_vm_readv "
+    "process_vm_writev".split()
+)
 LINE = re.compile(r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed).*?(?:= (-?\d+).*|<unfinished \.\.\.>)$")
 WAYS = {
     "gloo": "`broadcast_object_list` (gloo)",
@@ -62,10 +67,13 @@ WAYS = {
 def values():
     from bench.python import cases
 
-    return {"metadata": cases.metadata(), "64 KiB of bytes": {"step": 1, "data": os.urandom(1 << 16)}}
+    return {
+        "metadata": cases.metadata(),
+        "64 KiB of bytes": {"step": 1, "data": os.urandom(1 << 16)},
+    }
 
 
-# ---- A rank ----------------------------------------------------------------------------------------------------------
+# ---- A rank --------------------------------------------------------------------------------------
 
 
 def gloo_padded(me, room):
@@ -102,7 +110,9 @@ def rank_main(options):
     from bench.python import ways
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{options.store}", rank=options.rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{options.store}", rank=options.rank, world_size=2
+    )
     me = ways.Member(options.rank, 2, dist.group.WORLD, options.vllm)
     value = values()[options.value]
     size = len(pickle.dumps(value))
@@ -127,8 +137,11 @@ def rank_main(options):
 
 
 def count_calls(rank, call, value, size, messages):
-    """Makes the calls of a rank, and tells measure() what was counted; returns when measure() has all. `messages` are
-    functions that count them; the frames of ringcast's rings are counted in any case."""
+    """
+    Makes the calls of a rank, and tells measure() what was counted; returns when measure() has all.
+    `messages` are functions that count them; the frames of ringcast's rings are counted in any
+    case.
+    """
     copies = ctypes.CDLL(None).copies_count
     copies.restype, copies.argtypes = ctypes.c_uint64, [ctypes.c_size_t]
 
@@ -144,7 +157,11 @@ def count_calls(rank, call, value, size, messages):
         return sum(count() for count in messages) + sum(end.stats().frames for end in rings)
 
     exchange(GAP)
-    rings = [end for end in gc.get_objects() if type(end) in (ringcast.Writer, ringcast.Reader) and not end.closed]
+    rings = [
+        end
+        for end in gc.get_objects()
+        if type(end) in (ringcast.Writer, ringcast.Reader) and not end.closed
+    ]
     print("ready", flush=True)
     sys.stdin.readline()
     time.sleep(0.2)  # until the receiver is ready
@@ -158,7 +175,7 @@ def count_calls(rank, call, value, size, messages):
     sys.stdin.readline()
 
 
-# ---- Counting --------------------------------------------------------------------------------------------------------
+# ---- Counting ------------------------------------------------------------------------------------
 
 
 def read_trace(path, rank):
@@ -187,10 +204,22 @@ def measure(way, value, vllm):
     """The figures of the source and of the receiver."""
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/copies.so"
-        subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, str(ROOT / "bench/copies.c")], check=True)
+        subprocess.run(
+            ["cc", "-O2", "-fPIC", "-shared", "-o", library, str(ROOT / "bench/copies.c")],
+            check=True,
+        )
         ranks, traces = [], []
         for rank in range(2):
-            command = [sys.executable, __file__, "--store", f"{folder}/store", "--way", way, "--value", value]
+            command = [
+                sys.executable,
+                __file__,
+                "--store",
+                f"{folder}/store",
+                "--way",
+                way,
+                "--value",
+                value,
+            ]
             command += ["--rank", str(rank), *(["--vllm", vllm] if vllm else [])]
             env = {**os.environ, "LD_PRELOAD": library, "OMP_NUM_THREADS": "1"}
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -201,7 +230,9 @@ def measure(way, value, vllm):
             for rank, one in enumerate(ranks):
                 command = ["strace", "-f", "-qq", "-o", f"{folder}/{rank}", "-p", str(one.pid)]
                 traces.append(subprocess.Popen(command))
-                while not all(traced(one.pid, task) for task in os.listdir(f"/proc/{one.pid}/task")):
+                while not all(
+                    traced(one.pid, task) for task in os.listdir(f"/proc/{one.pid}/task")
+                ):
                     time.sleep(0.01)
             for one in ranks:
                 tell(one)
@@ -212,7 +243,9 @@ def measure(way, value, vllm):
             found = []
             for rank, answer in enumerate(answers):
                 calls, waits, moved = read_trace(pathlib.Path(folder, str(rank)), rank)
-                moved = moved if moved >= answer["size"] * OBJECTS / 2 else 0  # a wake-up by a pipe is no copy
+                moved = (
+                    moved if moved >= answer["size"] * OBJECTS / 2 else 0
+                )  # a wake-up by a pipe is no copy
                 found.append(
                     {
                         "messages": answer["messages"] / OBJECTS,
@@ -253,7 +286,15 @@ def traced(pid, task):
 
 
 def table_of(found):
-    head = "object", "way", "messages", "copies", "bytes copied", "system calls", "... that wait or wake"
+    head = (
+        "object",
+        "way",
+        "messages",
+        "copies",
+        "bytes copied",
+        "system calls",
+        "... that wait or wake",
+    )
     rows = []
     for value, way, (source, receiver) in found:
         both = [f"{source['bytes']:,.0f} + {receiver['bytes']:,.0f}"]
@@ -264,7 +305,9 @@ def table_of(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vllm", metavar="FOLDER")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--way", choices=WAYS, help="only this way")
@@ -275,7 +318,9 @@ def main():
     if options.rank is not None:
         return rank_main(options)
     ways = [options.way] if options.way else [way for way in WAYS if way != "vllm" or options.vllm]
-    text = table_of([(value, way, measure(way, value, options.vllm)) for value in values() for way in ways])
+    text = table_of(
+        [(value, way, measure(way, value, options.vllm)) for value in values() for way in ways]
+    )
     print(text)
     if options.page:
         PAGE.write_text(fill(PAGE.read_text(), {"overheads": text}))

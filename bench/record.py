@@ -79,7 +79,9 @@ def record(file, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bytes", type=count_of, default=4 << 30, help="of each turn; default: 4G")
     parser.add_argument("--folder", default=".", help="on the disk to measure; default: this one")
     options = parser.parse_args()

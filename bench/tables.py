@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and tables, for a terminal and as Markdown has them, and the blocks of a page that a run writes."""
+"""Figures and tables, for a terminal and as Markdown has them, and the blocks of a page that a run
+writes."""
 
 import re
 
-# ---- Words and numbers ----------------------------------------------------------------------------------------------
+# ---- Words and numbers ---------------------------------------------------------------------------
 
 
 def three(value):
@@ -53,7 +54,7 @@ def any_of(value):
     return three(value) if isinstance(value, float) else str(value)
 
 
-# ---- Tables ---------------------------------------------------------------------------------------------------------
+# ---- Tables --------------------------------------------------------------------------------------
 
 
 def table(head, rows):
@@ -66,7 +67,10 @@ def text(head, rows):
     lines = [list(head), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     first, rest = widths[0], widths[1:]
-    return "\n".join("  ".join([line[0].ljust(first), *map(str.rjust, line[1:], rest)]).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join([line[0].ljust(first), *map(str.rjust, line[1:], rest)]).rstrip()
+        for line in lines
+    )
 
 
 def figure_of(figures, path):
@@ -77,8 +81,8 @@ def figure_of(figures, path):
 
 
 def table_of(label, columns, found, name=str, draw=table):
-    """A row for each measurement: its name, and the figures of the columns (title, path of keys or function, and the
-    form if not any_of); or why figures are missing."""
+    """A row for each measurement: its name, and the figures of the columns (title, path of keys or
+    function, and the form if not any_of); or why figures are missing."""
 
     def cell(figures, path, form=any_of):
         value = figure_of(figures, path) if isinstance(path, str) else path(figures)
@@ -93,15 +97,19 @@ def table_of(label, columns, found, name=str, draw=table):
     return draw([label, *(title for title, *_ in columns)], rows)
 
 
-# ---- Pages ----------------------------------------------------------------------------------------------------------
+# ---- Pages ---------------------------------------------------------------------------------------
 
 
 def fill(page, blocks):
-    """The page's text with the blocks, by name, from <!-- measured: NAME --> to <!-- end -->. A block without its one
-    place is a ValueError."""
+    """
+    The page's text with the blocks, by name, from <!-- measured: NAME --> to <!-- end -->. A block
+    without its one place is a ValueError.
+    """
     for name, block in blocks.items():
         new = f"<!-- measured: {name} -->\n{block}\n<!-- end -->"
-        page, count = re.subn(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, page, flags=re.S)
+        page, count = re.subn(
+            rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, new=new: new, page, flags=re.S
+        )
         if count != 1:
             raise ValueError(f"{count} places for the block '{name}'")
     return page

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang on CPUs (PyPI's sglang, with stand-ins for its GPU kernels), in the calling process and those it starts."""
+"""
+SGLang on CPUs (PyPI's sglang, with stand-ins for its GPU kernels), in the calling process and those
+it starts.
+"""
 
 import os
 import time
@@ -9,8 +12,9 @@ import usage
 
 VERSION = "0.5.23"
 VARIABLE = "RINGCAST_SGLANG"
-# SGLang ends its processes by SIGKILL. Both ways leave what ranks tell of their loads and multiprocessing's semaphores,
-# which carry no messages between ranks. SGLang's own way also leaves its queues, which ringcast replaces.
+# SGLang ends its processes by SIGKILL. Both ways leave what ranks tell of their loads and
+# multiprocessing's semaphores, which carry no messages between ranks. SGLang's own way also leaves
+# its queues, which ringcast replaces.
 OTHERS = r"sglang_loads_[0-9a-f]+_[0-9a-f]+\.shm|sem\.mp-\w{8}"
 SEGMENTS = {"own": rf"sgl_shm_mq_\d+_[0-9a-f]+|{OTHERS}", "ringcast": OTHERS}
 SCRIPTS = {}
@@ -59,7 +63,9 @@ class Engine:
                 arrivals.append(time.perf_counter())
                 if each_step:
                     each_step(len(arrivals))
-        return registry.Generation([found[number] for number in range(len(prompts))], began, arrivals)
+        return registry.Generation(
+            [found[number] for number in range(len(prompts))], began, arrivals
+        )
 
     def workers(self):
         named = {usage.name(pid): pid for pid in usage.family(os.getpid())}

@@ -41,8 +41,8 @@ def workers(root):
 
 class Engine:
     errors = ["vllm.v1.engine.exceptions.EngineDeadError"]
-    # VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS by default: the longest that the executor waits for a step. ringcast ends the
-    # wait, before vLLM's shutdown does so after 9 s.
+    # VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS by default: the longest that the executor waits for a step.
+    # ringcast ends the wait, before vLLM's shutdown does so after 9 s.
     error_seconds = 8 if os.environ.get(VARIABLE) == "1" else 300
 
     def __init__(self, model):
@@ -58,8 +58,12 @@ class Engine:
         engine = self.llm.llm_engine
         began = time.perf_counter()
         for number, prompt in enumerate(prompts):
-            params = SamplingParams(temperature=1.0, seed=number, max_tokens=tokens, ignore_eos=True)
-            engine.add_request(f"{self.requests}:{number}", TokensPrompt(prompt_token_ids=list(prompt)), params)
+            params = SamplingParams(
+                temperature=1.0, seed=number, max_tokens=tokens, ignore_eos=True
+            )
+            engine.add_request(
+                f"{self.requests}:{number}", TokensPrompt(prompt_token_ids=list(prompt)), params
+            )
         self.requests += 1
         arrivals, found = [], {}
         while engine.has_unfinished_requests():
@@ -69,8 +73,12 @@ class Engine:
                 if each_step:
                     each_step(len(arrivals))
             for output in outputs:
-                found[int(output.request_id.partition(":")[2].partition("-")[0])] = list(output.outputs[0].token_ids)
-        return registry.Generation([found[number] for number in range(len(prompts))], began, arrivals)
+                found[int(output.request_id.partition(":")[2].partition("-")[0])] = list(
+                    output.outputs[0].token_ids
+                )
+        return registry.Generation(
+            [found[number] for number in range(len(prompts))], began, arrivals
+        )
 
     def workers(self):
         return workers(os.getpid())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a step of the whole vLLM is transport, and how long the ranks compute: each call that the executor makes
-in a step is timed where it is sent, where it arrives, where it is answered and where the answer arrives. Runs in vLLM's
-Python, and appends a row for each number of requests.
+"""How much of a step of the whole vLLM is transport, and how long the ranks compute: each call that
+the executor makes in a step is timed where it is sent, where it arrives, where it is answered and
+where the answer arrives. Runs in vLLM's Python, and appends a row for each number of requests.
 
 inside_vllm.py ENGINE WAY MODEL FILE [--quick]        by run.py
 """
@@ -20,7 +20,8 @@ REQUESTS = [1, 8, 64]
 
 
 class Worker(CPUWorker):
-    """times: of each watched call (when the call arrived, when the answer was given), of CLOCK_MONOTONIC."""
+    """times: of each watched call (when the call arrived, when the answer was given), of
+    CLOCK_MONOTONIC."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -73,13 +74,19 @@ class Executor(MultiprocExecutor):
 
 
 def measure(engine, count, tokens):
-    """Microseconds of a call to the last rank, and of an answer to the executor; milliseconds of rank 0's work."""
+    """
+    Microseconds of a call to the last rank, and of an answer to the executor; milliseconds of rank
+    0's work.
+    """
     session.generate(engine, count, 8)
     engine.llm.collective_rpc("take_times")
     steps = session.steps_of(session.generate(engine, count, tokens))
     *ranks, executor = engine.llm.collective_rpc("take_times")
     assert {len(times) for times in ranks} == {len(executor)}, "a call or an answer is missing"
-    to = [(max(rank[0] for rank in each) - called) / 1e3 for (called, _), each in zip(executor, zip(*ranks))]
+    to = [
+        (max(rank[0] for rank in each) - called) / 1e3
+        for (called, _), each in zip(executor, zip(*ranks))
+    ]
     back = [(received - answered) / 1e3 for (_, received), (_, answered) in zip(executor, ranks[0])]
     work = sum(answered - arrived for arrived, answered in ranks[0]) / 1e6
     return {
@@ -88,14 +95,19 @@ def measure(engine, count, tokens):
         "p99_ms": session.milliseconds(steps, 99),
         "to_us": round(statistics.median(to), 1),
         "from_us": round(statistics.median(back), 1),
-        "rank_ms": round(work / (len(steps) + 5), 2),  # steps_of() leaves out four gaps between steps
+        "rank_ms": round(
+            work / (len(steps) + 5), 2
+        ),  # steps_of() leaves out four gaps between steps
         "ok": True,
     }
 
 
 def main():
     arguments, tell = session.begin(__doc__, ["vllm"])
-    watched = {"worker_cls": "inside_vllm.Worker", "distributed_executor_backend": "inside_vllm.Executor"}
+    watched = {
+        "worker_cls": "inside_vllm.Worker",
+        "distributed_executor_backend": "inside_vllm.Executor",
+    }
     engine_vllm.OPTIONS.update(watched)
     began = time.perf_counter()
     engine = engine_vllm.start(arguments.model)

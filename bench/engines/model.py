@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the model that the engines run: a tiny Llama's configuration, without weights (the engines fill them in), and a
-tokenizer, trained on this repository's licence. Runs in an engine's Python."""
+"""Makes the model that the engines run: a tiny Llama's configuration, without weights (the engines
+fill them in), and a tokenizer, trained on this repository's licence. Runs in an engine's Python."""
 
 import json
 import pathlib
@@ -30,7 +30,10 @@ CONFIG = {
 
 
 def tokenizer():
-    """Byte-level BPE with exactly VOCABULARY tokens: the licence yields fewer, the rest are never met in a text."""
+    """
+    Byte-level BPE with exactly VOCABULARY tokens: the licence yields fewer, the rest are never met
+    in a text.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -38,7 +41,10 @@ def tokenizer():
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=sorted(alphabet), show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
     )
     made.train([str(ROOT / "LICENSE")], trainer)
     made.add_tokens([f"<unused {number}>" for number in range(VOCABULARY - made.get_vocab_size())])
@@ -48,7 +54,11 @@ def tokenizer():
 def make(folder):
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer().save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
 

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engines. Each is a module engine_NAME, with
 
-VERSION               the version that run.sh installs
-VARIABLE              the environment variable that puts ringcast in place (1) or does not (0)
-VARIABLES             the rest of the environment of its processes, beside COMMON
-SEGMENTS              by way a pattern: the names in /dev/shm that the engine itself leaves behind, for other uses than
+VERSION               the version that run.sh installs VARIABLE              the environment
+variable that puts ringcast in place (1) or does not (0) VARIABLES             the rest of the
+environment of its processes, beside COMMON SEGMENTS              by way a pattern: the names in
+/dev/shm that the engine itself leaves behind, for other uses than
                       ringcast's
-SCRIPTS               parts that this engine alone has: {part: script}, called as session.py is, without cases
-WITHOUT               parts of run.py, left out
-start(model)          an engine that runs the model with RANKS ranks, in the calling process:
-    .generate(prompts, tokens, each_step=None) -> Generation; calls each_step(number of steps so far) in between
+SCRIPTS               parts that this engine alone has: {part: script}, called as session.py is,
+without cases WITHOUT               parts of run.py, left out start(model)          an engine that
+runs the model with RANKS ranks, in the calling process:
+    .generate(prompts, tokens, each_step=None) -> Generation; calls each_step(steps so far)
     .workers() -> the process ids of its ranks, in their order
-    .errors -> the names of the errors that generate() may raise when a rank is killed; not for an engine WITHOUT that
-    .error_seconds -> within so many seconds: a timeout of the engine's own, beyond which the engine hangs
+    .errors -> names of errors that generate() may raise when a rank is killed; not if WITHOUT
+    .error_seconds -> the engine's own timeout, beyond which it hangs
     .close()
 
-An engine's module imports its engine in functions alone, so that run.py can read the rest without it.
+An engine's module imports its engine in functions alone, so that run.py can read the rest without
+it.
 """
 
 import dataclasses

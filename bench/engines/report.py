@@ -31,23 +31,37 @@ def figure(value):
 
 def line(row):
     """One row of one round."""
-    words = [row["case"], *(f"{figure(row[key])} {unit}" for key, unit in FIGURES.items() if row.get(key) is not None)]
+    words = [
+        row["case"],
+        *(
+            f"{figure(row[key])} {unit}"
+            for key, unit in FIGURES.items()
+            if row.get(key) is not None
+        ),
+    ]
     words += [str(row[key]) for key in ("token_hash", "note") if row.get(key)]
     return ", ".join(words) + ("" if row["ok"] else ": NOT OK")
 
 
 def text(rows):
     lines = [
-        [f"{row['engine']}, {row['case']}, {row['way']}", *(figure(row.get(key)) for key in FIGURES)]
+        [
+            f"{row['engine']}, {row['case']}, {row['way']}",
+            *(figure(row.get(key)) for key in FIGURES),
+        ]
         + [row["token_hash"] or "", tables.any_of(row["ok"])]
         for row in rows
     ]
     return tables.text(["case", *FIGURES.values(), "tokens", "ok"], lines)
 
 
-# ---- What was to be shown --------------------------------------------------------------------------------------------
+# ---- What was to be shown ------------------------------------------------------------------------
 
-IDLE, STEP, FIRST = 10, 1.02, 0.95  # % of a CPU in pauses; of the engine's own way: a step, the first token
+IDLE, STEP, FIRST = (
+    10,
+    1.02,
+    0.95,
+)  # % of a CPU in pauses; of the engine's own way: a step, the first token
 
 
 def by_round(rounds, name, case):
@@ -75,19 +89,21 @@ def verdicts(results):
             continue
         if row.get("idle_percent") is not None:
             idle = row["idle_percent"]
-            yield f"{of}: {idle} % of a CPU when idle; at most {IDLE}: {tables.any_of(idle <= IDLE)}"
+            told = tables.any_of(idle <= IDLE)
+            yield f"{of}: {idle} % of a CPU when idle; at most {IDLE}: {told}"
         ways = by_round(results["rounds"], row["engine"], row["case"])
         if ways and row["case"].endswith(("request", "requests", "1.5 s")):
             ratio = statistics.median(ringcast / own for own, ringcast in ways)
             same = noise([own for own, _ in ways])
             most = FIRST if "pauses" in row["case"] else max(STEP, same)
             yield (
-                f"{of}: {ratio:.2f} of the engine's own time; own rounds differ by a factor of {same:.2f}; "
+                f"{of}: {ratio:.2f} of the engine's own time; own rounds differ by a factor of "
+                f"{same:.2f}; "
                 f"at most {most:.2f}: {tables.any_of(ratio <= most)}"
             )
 
 
-# ---- The page --------------------------------------------------------------------------------------------------------
+# ---- The page ------------------------------------------------------------------------------------
 
 
 def pairs(rows, name):
@@ -106,18 +122,29 @@ def of_engine(rows, name):
             continue  # has a table of its own
         both = {key: [figure(row.get(key)) for row in (own, ringcast)] for key in FIGURES}
         told = {key: " / ".join(values) if any(values) else "" for key, values in both.items()}
-        ratio = f"{ringcast['p50_ms'] / own['p50_ms']:.2f}" if own["p50_ms"] and ringcast["p50_ms"] else ""
+        ratio = (
+            f"{ringcast['p50_ms'] / own['p50_ms']:.2f}"
+            if own["p50_ms"] and ringcast["p50_ms"]
+            else ""
+        )
         wrong = "; ".join(row["note"] or "NO" for row in (own, ringcast) if not row["ok"])
         lines.append([case, *told.values(), ratio, wrong or "yes"])
     version = next(row["version"] for row in rows if row["engine"] == name)
-    return tables.table([f"{name} {version}", *FIGURES.values(), "of own", "as it should be"], lines)
+    return tables.table(
+        [f"{name} {version}", *FIGURES.values(), "of own", "as it should be"], lines
+    )
 
 
 def transport(rows):
-    """Of a call: the way to the last rank and the way back, in microseconds; a rank's own work in a step."""
+    """Of a call: the way to the last rank and the way back, in microseconds; a rank's own work in a
+    step."""
     names = {"to_us": "to", "from_us": "back", "rank_ms": "rank's ms"}
     lines = [
-        [name, case.partition(": ")[2], *(figure(way.get(key)) for key in names for way in (own, ringcast))]
+        [
+            name,
+            case.partition(": ")[2],
+            *(figure(way.get(key)) for key in names for way in (own, ringcast)),
+        ]
         for name in dict.fromkeys(row["engine"] for row in rows)
         for case, own, ringcast in pairs(rows, name)
         if own.get("to_us") is not None
@@ -128,7 +155,12 @@ def transport(rows):
 
 def by_process(rows):
     lines = [
-        [row["engine"], row["case"], row["way"], ", ".join(f"{who} {part}" for who, part in row["by_process"].items())]
+        [
+            row["engine"],
+            row["case"],
+            row["way"],
+            ", ".join(f"{who} {part}" for who, part in row["by_process"].items()),
+        ]
         for row in rows
         if row.get("by_process")
     ]
@@ -137,11 +169,14 @@ def by_process(rows):
 
 def write_page(results):
     rows, found = results["rows"], results["machine"]
-    engines = "\n\n".join(of_engine(rows, name) for name in dict.fromkeys(row["engine"] for row in rows))
+    engines = "\n\n".join(
+        of_engine(rows, name) for name in dict.fromkeys(row["engine"] for row in rows)
+    )
     shown = "\n".join(f"- {line}" for line in verdicts(results))
     blocks = {
         "machine": f"{found['cores']} CPUs of {found['cpu']}; load average before the runs "
-        f"{found['load_average']:.1f}; medians of {1 + max(row['round'] for row in results['rounds'])} rounds, where a "
+        f"{found['load_average']:.1f}; medians of "
+        f"{1 + max(row['round'] for row in results['rounds'])} rounds, where a "
         "part has so many.",
         "engines": f"{engines}\n\n{shown}",
         "processes": by_process(rows),

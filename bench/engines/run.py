@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs whole engines as they are and with ringcast in turns, compares, and writes build/engines/results.json.
+"""Runs whole engines as they are and with ringcast in turns, compares, and writes
+build/engines/results.json.
 
 run.py [--engine NAME] [--quick] [--rounds N] [--only PART]...
 
-Exit status 0: each engine gives the same tokens both ways, notices what happens to its ranks, and leaves nothing
-behind. Times and shares of a CPU are told, and judge nothing: a busy machine has others.
+Exit status 0: each engine gives the same tokens both ways, notices what happens to its ranks, and
+leaves nothing behind. Times and shares of a CPU are told, and judge nothing: a busy machine has
+others.
 """
 
 import argparse
@@ -41,14 +43,18 @@ CASES |= dict.fromkeys(["pauses of 0.5 s", "stopped for 3 s", "stopped for 3 s w
 
 @dataclasses.dataclass
 class Part:
-    """A script that appends rows to a file; the cases are those of session.py. rounds: in all, or by case."""
+    """
+    A script that appends rows to a file; the cases are those of session.py. rounds: in all, or by
+    case.
+    """
 
     script: str = "session.py"
     cases: tuple = ()
     rounds: int | dict = 2
     ways: tuple = tuple(registry.WAYS)
     asked: bool = False  # runs only by name
-    together: bool = False  # an engine of each way lives all the time, and only one of them at a time is not stopped
+    # an engine of each way lives all the time, and only one of them at a time is not stopped
+    together: bool = False
 
 
 PARTS = {
@@ -80,17 +86,23 @@ class Run:
     def __init__(self, name, way, log, script, *arguments, stdin=subprocess.DEVNULL):
         self.name, self.way, self.mark = name, way, uuid.uuid4().hex
         self.segments = set()  # in /dev/shm, seen to be mapped by a process of the run
-        self.ended = self.gone = None  # when the program ended, and when the last process of the run was gone
+        self.ended = self.gone = (
+            None  # when the program ended, and when the last process of the run was gone
+        )
         self.log = (BUILD / "logs" / f"{name}-{way}-{log}.log").relative_to(ROOT)
         environment = {**registry.environment(name, way), usage.MARK: self.mark}
         with open(ROOT / self.log, "w") as file:
             command = [python(name), HERE / script, *arguments]
             streams = {"stdin": stdin, "stdout": file, "stderr": subprocess.STDOUT}
-            self.process = subprocess.Popen(command, env=environment, start_new_session=True, cwd=BUILD, **streams)
+            self.process = subprocess.Popen(
+                command, env=environment, start_new_session=True, cwd=BUILD, **streams
+            )
         self.descriptor = os.pidfd_open(self.process.pid)
 
     def look(self):
-        """Whether there is nothing more to wait for; notes the segments, and the end of processes."""
+        """
+        Whether there is nothing more to wait for; notes the segments, and the end of processes.
+        """
         ended, alive = self.process.poll() is not None, usage.marked(self.mark)
         self.segments |= usage.mapped(alive)
         now = time.monotonic()
@@ -112,7 +124,12 @@ class Run:
         wrong = [f"exit status {status}, see {self.log}"] if status else []
         wrong += [f"left processes: {', '.join(names)}"] if names else []
         wrong += [f"left in /dev/shm: {', '.join(left)}"] if left else []
-        return {"case": "end", "p50_ms": round(1000 * took), "ok": not wrong, "note": "; ".join(wrong + known) or None}
+        return {
+            "case": "end",
+            "p50_ms": round(1000 * took),
+            "ok": not wrong,
+            "note": "; ".join(wrong + known) or None,
+        }
 
     def send(self, number):
         """A signal to each process of the run."""
@@ -121,7 +138,8 @@ class Run:
                 os.kill(pid, number)
 
     def stop(self):
-        """Stops the processes of the run, and waits until they are: a signal takes effect after kill(2) returns."""
+        """Stops the processes of the run, and waits until they are: a signal takes effect after
+        kill(2) returns."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end and not all(map(usage.is_stopped, usage.marked(self.mark))):
             self.send(signal.SIGSTOP)
@@ -136,17 +154,28 @@ class Run:
             self.descriptor = None
 
     def segments_left(self):
-        """The names left in /dev/shm, and a remark about the names that the engine always leaves."""
+        """
+        The names left in /dev/shm, and a remark about the names that the engine always leaves.
+        """
         left = usage.unused(self.segments)
-        known = [name for name in left if re.fullmatch(registry.engine(self.name).SEGMENTS[self.way], name)]
+        known = [
+            name
+            for name in left
+            if re.fullmatch(registry.engine(self.name).SEGMENTS[self.way], name)
+        ]
         for name in known:
             pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
-        remark = [f"{len(known)} segments in /dev/shm, which {self.name} always leaves"] if known else []
+        remark = (
+            [f"{len(known)} segments in /dev/shm, which {self.name} always leaves"] if known else []
+        )
         return [name for name in left if name not in known], remark
 
 
 def wait_for(run):
-    """Until it is over, or for SECONDS. Looks at it from time to time, and as soon as the program has ended."""
+    """
+    Until it is over, or for SECONDS. Looks at it from time to time, and as soon as the program has
+    ended.
+    """
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and not run.look():
         running = [run.descriptor] if run.ended is None else []
@@ -193,7 +222,10 @@ class Alive:
         self.told = 0
 
     def rows(self, count):
-        """The next rows, so many; fewer if the engine ends before, or tells none for SECONDS. Then it is stopped."""
+        """
+        The next rows, so many; fewer if the engine ends before, or tells none for SECONDS. Then it
+        is stopped.
+        """
         end = time.monotonic() + SECONDS
         while True:
             ended = self.run.process.poll() is not None or time.monotonic() > end
@@ -211,7 +243,9 @@ class Alive:
         with contextlib.suppress(BrokenPipeError):
             self.run.process.stdin.write(f"{case}\n".encode())
             self.run.process.stdin.flush()
-        return self.rows(1) or [{"case": case, "ok": False, "note": f"did not end, see {self.run.log}"}]
+        return self.rows(1) or [
+            {"case": case, "ok": False, "note": f"did not end, see {self.run.log}"}
+        ]
 
     def end(self):
         """The rows after the last case."""
@@ -227,8 +261,8 @@ def order(ways, number):
 
 
 def together(name, part, rounds, quick):
-    """The rows of a part with engines that live at the same time: (way, round, row). Both ways of a case follow each
-    other at once, so that what else the machine does meets both alike."""
+    """The rows of a part with engines that live at the same time: (way, round, row). Both ways of a
+    case follow each other at once, so that what else the machine does meets both alike."""
     spec = parts_of(name)[part]
     engines = {}
     try:
@@ -272,14 +306,17 @@ def turns(chosen, rounds, quick):
     return found
 
 
-# ---- What the rounds say together ------------------------------------------------------------------------------------
+# ---- What the rounds say together ----------------------------------------------------------------
 
 FIGURES = ["p50_ms", "p99_ms", "tokens_per_s", "cpu_percent", "idle_percent"]
 PARTS_OF_A_STEP = ["to_us", "from_us", "rank_ms"]  # what inside_vllm.py also tells
 
 
 def medians(rounds):
-    """One row for each (engine, way, case): medians of the rounds; ok if all rows were, and all tokens are the same."""
+    """
+    One row for each (engine, way, case): medians of the rounds; ok if all rows were, and all tokens
+    are the same.
+    """
     rows = []
     cases = list(dict.fromkeys((row["engine"], row["case"]) for row in rounds))
     for name, case in cases:
@@ -289,7 +326,10 @@ def medians(rounds):
             mine = [row for row in same if row["way"] == way]
             if not mine:
                 continue
-            values = {key: [row[key] for row in mine if row.get(key) is not None] for key in FIGURES + PARTS_OF_A_STEP}
+            values = {
+                key: [row[key] for row in mine if row.get(key) is not None]
+                for key in FIGURES + PARTS_OF_A_STEP
+            }
             notes = sorted({row["note"] for row in mine if row.get("note")})
             if len(hashes) > 1:
                 notes.append(f"tokens differ: {sorted(map(str, hashes))}")
@@ -299,7 +339,10 @@ def medians(rounds):
                     "version": registry.engine(name).VERSION,
                     "way": way,
                     "case": case,
-                    **{key: round(statistics.median(found), 3) if found else None for key, found in values.items()},
+                    **{
+                        key: round(statistics.median(found), 3) if found else None
+                        for key, found in values.items()
+                    },
                     "token_hash": mine[-1].get("token_hash"),
                     "ok": all(row["ok"] for row in mine) and len(hashes) == 1,
                     "by_process": mine[-1].get("by_process"),
@@ -313,12 +356,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--engine", action="append", choices=registry.NAMES, help="default: all")
     every = list(dict.fromkeys(part for name in registry.NAMES for part in parts_of(name)))
-    parser.add_argument("--only", action="append", choices=every, metavar="PART", help=f"of {', '.join(every)}")
-    parser.add_argument("--rounds", type=int, help="how often both ways run (each part its own; 1 with --quick)")
-    parser.add_argument("--quick", action="store_true", help=f"once, with fewer tokens, and only {', '.join(QUICK)}")
+    parser.add_argument(
+        "--only", action="append", choices=every, metavar="PART", help=f"of {', '.join(every)}"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="how often both ways run (each part its own; 1 with --quick)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"once, with fewer tokens, and only {', '.join(QUICK)}"
+    )
     arguments = parser.parse_args()
     names = arguments.engine or registry.NAMES
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the runs are ended, too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that the runs are ended, too
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
     chosen = [
         (name, part)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm serve` and an HTTP client: a stream, and SIGTERM. Runs in vLLM's Python, and appends a row for each.
+"""
+`vllm serve` and an HTTP client: a stream, and SIGTERM. Runs in vLLM's Python, and appends a row for
+each.
 
 serve_vllm.py ENGINE WAY MODEL FILE [--quick]        by run.py
 """
@@ -21,7 +23,9 @@ import usage
 
 READY = 600  # seconds that the server may take to start
 SEED = 7
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says
+OPENER = urllib.request.build_opener(
+    urllib.request.ProxyHandler({})
+)  # whatever the environment says
 
 
 def free_port():

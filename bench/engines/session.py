@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine, run one way through some cases, in the engine's Python. Appends a row of JSON for each case to a file.
+"""
+One engine, run one way through some cases, in the engine's Python. Appends a row of JSON for each
+case to a file.
 
-session.py ENGINE WAY MODEL FILE CASE...        by run.py, which sets the environment; -: the cases on standard input
+session.py ENGINE WAY MODEL FILE CASE...        by run.py, which sets the environment; -: the cases
+on standard input
 """
 
 import argparse
@@ -23,7 +26,10 @@ VICTIM = 1  # the rank that is stopped or killed
 AFTER = 8  # the steps before that
 STOPPED = 3.0
 PROMPT = 32  # token ids of each prompt
-STALL, GROWTH = 10.0, 32 << 20  # seconds without an output beside a stop; in a soak, bytes that are no growth
+STALL, GROWTH = (
+    10.0,
+    32 << 20,
+)  # seconds without an output beside a stop; in a soak, bytes that are no growth
 STOPS = 0.1, 3.0  # in a soak: the seconds of a stop, from and to
 
 
@@ -71,7 +77,7 @@ def generate(engine, count, tokens, each_step=None):
     return found
 
 
-# ---- The cases: each gives the fields of its row that it knows -------------------------------------------------------
+# ---- The cases: each gives the fields of its row that it knows -----------------------------------
 
 
 def steps(engine, count, tokens):
@@ -83,7 +89,9 @@ def steps(engine, count, tokens):
     return {
         "p50_ms": milliseconds(gaps, 50),
         "p99_ms": milliseconds(gaps, 99),
-        "tokens_per_s": round(sum(map(len, generation.tokens)) / (generation.arrivals[-1] - generation.began), 1),
+        "tokens_per_s": round(
+            sum(map(len, generation.tokens)) / (generation.arrivals[-1] - generation.began), 1
+        ),
         "cpu_percent": meter.percent,
         "by_process": meter.by_process,
         "token_hash": digest(generation.tokens),
@@ -91,8 +99,10 @@ def steps(engine, count, tokens):
 
 
 def pauses(engine, seconds, times):
-    """Single tokens, with a pause before each: how soon the token comes, the CPU of all of the time, and that of the
-    pauses alone (idle_percent)."""
+    """
+    Single tokens, with a pause before each: how soon the token comes, the CPU of all of the time,
+    and that of the pauses alone (idle_percent).
+    """
     generate(engine, 1, 1)
     took, tokens, idle = [], [], []
     with usage.Meter(os.getpid()) as meter:
@@ -114,7 +124,8 @@ def pauses(engine, seconds, times):
 
 
 def stopped(engine, tokens):
-    """A rank is stopped for STOPPED seconds in mid-generation: the same tokens, and steps as before soon after."""
+    """A rank is stopped for STOPPED seconds in mid-generation: the same tokens, and steps as before
+    soon after."""
     victim = engine.workers()[VICTIM]
     resume = threading.Timer(STOPPED, os.kill, (victim, signal.SIGCONT))
 
@@ -136,8 +147,11 @@ def stopped(engine, tokens):
 
 
 def stopped_while_idle(engine, times):
-    """While there is no request, a rank is stopped for STOPPED seconds, and goes on: the time to the first token after
-    that, and in the note the time to those before. What other ranks sent meanwhile must not hold the token up."""
+    """
+    While there is no request, a rank is stopped for STOPPED seconds, and goes on: the time to the
+    first token after that, and in the note the time to those before. What other ranks sent
+    meanwhile must not hold the token up.
+    """
     generate(engine, 1, 1)
     victim, before, after, wrong = engine.workers()[VICTIM], [], [], set()
     for _ in range(times):
@@ -156,12 +170,17 @@ def stopped_while_idle(engine, times):
         "p99_ms": milliseconds([*map(first, after)], 99),
         "token_hash": digest(tokens),
         "ok": not wrong,
-        "note": "; ".join([f"before: {milliseconds([*map(first, before)], 50)} ms", *sorted(wrong)]),
+        "note": "; ".join(
+            [f"before: {milliseconds([*map(first, before)], 50)} ms", *sorted(wrong)]
+        ),
     }
 
 
 def killed(engine, tokens):
-    """A rank is killed in mid-generation: an error of those that belong to this, in time; how soon is p50_ms."""
+    """
+    A rank is killed in mid-generation: an error of those that belong to this, in time; how soon is
+    p50_ms.
+    """
     errors, seconds = engine.errors, engine.error_seconds
     victim, at = engine.workers()[VICTIM], []
 
@@ -184,7 +203,10 @@ def killed(engine, tokens):
 
 
 def growth(used):
-    """What grew, of (bytes, descriptors) at times of a soak: the least of the last half beside that of the first."""
+    """
+    What grew, of (bytes, descriptors) at times of a soak: the least of the last half beside that of
+    the first.
+    """
     halves = used[: len(used) // 2], used[len(used) // 2 :]
     early, late = ([min(column) for column in zip(*half)] for half in halves)
     if not early:
@@ -194,8 +216,11 @@ def growth(used):
 
 
 def soak(engine, seconds):
-    """Requests after pauses of 1 to 300 s; a rank is stopped in half of them, or in the pause before: the same tokens
-    each time, and neither memory nor descriptors grow after the first tenth. p50_ms, p99_ms: the first token."""
+    """
+    Requests after pauses of 1 to 300 s; a rank is stopped in half of them, or in the pause before:
+    the same tokens each time, and neither memory nor descriptors grow after the first tenth.
+    p50_ms, p99_ms: the first token.
+    """
     generate(engine, 8, 8)
     source, began, used = random.Random(0), time.monotonic(), []
     expected, took, stops, wrong = {}, [], 0, set()
@@ -214,7 +239,9 @@ def soak(engine, seconds):
         stop(0)
         time.sleep(pause)
         generation = generate(engine, count, 32, stop)
-        if resume.ident is not None:  # the engine may have given several tokens at once, and too few steps
+        if (
+            resume.ident is not None
+        ):  # the engine may have given several tokens at once, and too few steps
             resume.join()
             stops += 1
         took.append(first(generation))
@@ -229,7 +256,10 @@ def soak(engine, seconds):
     told = [f"{len(took)} times, a rank stopped in {stops}"]
     if used:
         (memory, descriptors), (memory_now, descriptors_now) = used[0], used[-1]
-        told += [f"{memory >> 20} to {memory_now >> 20} MiB, {descriptors} to {descriptors_now} descriptors"]
+        told += [
+            f"{memory >> 20} to {memory_now >> 20} MiB, {descriptors} to {descriptors_now} "
+            f"descriptors"
+        ]
     return {
         "p50_ms": milliseconds(took, 50),
         "p99_ms": milliseconds(took, 99),
@@ -246,7 +276,9 @@ CASES = {
     "pauses of 0.5 s": lambda engine, quick: pauses(engine, 0.5, 8 if quick else 20),
     "pauses of 1.5 s": lambda engine, quick: pauses(engine, 1.5, 4 if quick else 10),
     "stopped for 3 s": lambda engine, quick: stopped(engine, 64),
-    "stopped for 3 s while idle": lambda engine, quick: stopped_while_idle(engine, 1 if quick else 5),
+    "stopped for 3 s while idle": lambda engine, quick: stopped_while_idle(
+        engine, 1 if quick else 5
+    ),
     "killed": lambda engine, quick: killed(engine, 512),
     "soak": lambda engine, quick: soak(engine, int(os.environ.get("SOAK_SECONDS", "600"))),
 }
@@ -264,9 +296,11 @@ def is_in_place(workers, way):
 
 
 def begin(doc, engines=None, cases=None):
-    """For each script of run.py: the arguments, and the function that appends a row to the file, with the segments that
-    the processes of the script map then. engines, cases: of which the script takes one and some; None: any engine, no
-    cases."""
+    """
+    For each script of run.py: the arguments, and the function that appends a row to the file, with
+    the segments that the processes of the script map then. engines, cases: of which the script
+    takes one and some; None: any engine, no cases.
+    """
     parser = argparse.ArgumentParser(description=doc.split("\n", maxsplit=1)[0])
     parser.add_argument("engine", choices=engines)
     parser.add_argument("way", choices=registry.WAYS)
@@ -302,7 +336,11 @@ def main():
         open_now = usage.descriptors(os.getpid())
         before = before or open_now
     if before is not None and case not in ENDS:
-        tell("descriptors", ok=open_now <= before, note=f"{before} after the first case, {open_now} after the last")
+        tell(
+            "descriptors",
+            ok=open_now <= before,
+            note=f"{before} after the first case, {open_now} after the last",
+        )
     engine.close()
     return 0
 

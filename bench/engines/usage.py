@@ -7,7 +7,9 @@ import pathlib
 import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
-MARK = "RINGCAST_ENGINES_RUN"  # in the environment of each process of a run; the value names the run
+MARK = (
+    "RINGCAST_ENGINES_RUN"  # in the environment of each process of a run; the value names the run
+)
 
 
 def _stat(pid):
@@ -41,7 +43,10 @@ def family(root):
 
 
 def name(pid):
-    """The title that the process gave itself (without spaces at its end), or else the last part of its command."""
+    """
+    The title that the process gave itself (without spaces at its end), or else the last part of its
+    command.
+    """
     try:
         words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -60,7 +65,10 @@ def cpu_seconds(pids):
 
 
 class Meter:
-    """with Meter(root) as meter: ...; then meter.seconds, meter.percent and meter.by_process (percent of one CPU)."""
+    """
+    with Meter(root) as meter: ...; then meter.seconds, meter.percent and meter.by_process (percent
+    of one CPU).
+    """
 
     def __init__(self, root):
         self.root = root
@@ -109,7 +117,7 @@ def has_ring(pid):
         return False
 
 
-# ---- What is left behind ---------------------------------------------------------------------------------------------
+# ---- What is left behind -------------------------------------------------------------------------
 
 
 def marked(mark):
@@ -118,7 +126,10 @@ def marked(mark):
     found = []
     for pid in processes():
         try:
-            if wanted in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and _stat(pid)[0] != "Z":
+            if (
+                wanted in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                and _stat(pid)[0] != "Z"
+            ):
                 found.append(pid)
         except (OSError, TypeError):
             pass

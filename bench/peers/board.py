@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of words in memory shared by the members of a group: how far each member is. The page is apart from the
-measured way, which has to carry no word of the harness.
+"""A page of words in memory shared by the members of a group: how far each member is. The page is
+apart from the measured way, which has to carry no word of the harness.
 
 Each word has one writer. A store of 8 aligned bytes is one store on the CPUs of Python.
 """
@@ -48,14 +48,16 @@ class Board:
     def done(self, count: int) -> None:
         self.words[self.own + DONE] = count
 
-    def wait_word(self, word: int, count: int, seconds: float = float("inf"), spin: bool = True) -> bool:
+    def wait_word(
+        self, word: int, count: int, seconds: float = float("inf"), spin: bool = True
+    ) -> bool:
         """Wait until a word has come to `count`; False: not within so many seconds."""
         words, end = self.words, time.monotonic() + seconds
         spin = spin and self.spin
         while words[word] < count:
             if spin:
-                # Threads of the process have the GIL for a moment, as some peers send from a thread. A sleep
-                # of 0 s would take 50 us and more.
+                # Threads of the process have the GIL for a moment, as some peers send from a
+                # thread. A sleep of 0 s would take 50 us and more.
                 self.nothing.poll(0)
             else:
                 time.sleep(NAP)

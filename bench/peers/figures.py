@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the times of the members to rows: percentiles of a step, and medians of the rounds.
 
-A message's time one way ends when the last reader has read and decoded it: a broadcast has arrived when all readers
-have the message. In the scenario "slow" the last of the fast readers counts.
+A message's time one way ends when the last reader has read and decoded it: a broadcast has arrived
+when all readers have the message. In the scenario "slow" the last of the fast readers counts.
 """
 
 import csv
@@ -96,13 +96,17 @@ def of_cpu(writer: Dict[str, Any], readers: Lines) -> Row:
 
 
 def note_of(scenario: str, writer: Dict[str, Any], readers: Lines) -> str:
-    if any(2 * reader.get("held", 0) > len(reader["ends"]) for reader in readers if "held" in reader):
+    if any(
+        2 * reader.get("held", 0) > len(reader["ends"]) for reader in readers if "held" in reader
+    ):
         return "a write of this size waits for the read: such calls don't count"
     if scenario == "slow":
         fast = max(reader["ends"][-1] for reader in readers[:-1])
         late = (readers[-1]["ends"][-1] - fast) / 1e6
         longest = max(writer["spent"]) / 1e6
-        return f"longest write {longest:.1f} ms; the slow reader ended {late:.0f} ms after the others"
+        return (
+            f"longest write {longest:.1f} ms; the slow reader ended {late:.0f} ms after the others"
+        )
     return ""
 
 

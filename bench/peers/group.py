@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a group: the member processes, until all steps are done, a member has failed, or a step takes too long.
+"""
+Runs a group: the member processes, until all steps are done, a member has failed, or a step takes
+too long.
 
-The result of a step that fails, hangs or crashes is the reason; the group is started anew for the later steps.
+The result of a step that fails, hangs or crashes is the reason; the group is started anew for the
+later steps.
 """
 
 import contextlib
@@ -92,7 +95,8 @@ class Group:
         return changed
 
     def end(self) -> None:
-        """End the rest of the processes, by the sessions, which the group has started; remove what they left."""
+        """End the rest of the processes, by the sessions, which the group has started; remove what
+        they left."""
         for how, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
             for process in self.started:
                 with contextlib.suppress(ProcessLookupError):
@@ -164,14 +168,18 @@ def left_there() -> Set[Path]:
 
 
 def remove(paths: Set[Path]) -> None:
-    """Unless a living process has one open or mapped: a further run beside this one keeps its files."""
+    """
+    Unless a living process has one open or mapped: a further run beside this one keeps its files.
+    """
     used: Set[str] = set()
     for process in Path("/proc").glob("[0-9]*") if paths else ():
         with contextlib.suppress(OSError):
             maps = (process / "maps").read_text(errors="replace").splitlines()
             used.update("/" + line.partition("/")[2] for line in maps)
             used.update(os.readlink(link) for link in (process / "fd").iterdir())
-    if any(name.startswith("/dev/shm/iox2_") for name in used):  # some of them are in use, but not mapped
+    if any(
+        name.startswith("/dev/shm/iox2_") for name in used
+    ):  # some of them are in use, but not mapped
         paths = {path for path in paths if not path.name.startswith("iox2_")}
     for path in paths:
         if str(path) not in used:

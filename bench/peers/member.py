@@ -27,7 +27,8 @@ from scenarios import PERIODS, SCENARIOS, Run, calls, spares  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 RANKS = ("PEERS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-BASE = 20  # bits: the numbers of each step start at a new multiple of 1 << 20, to make old messages show
+# bits: the numbers of each step start at a new multiple of 1 << 20, to make old messages show
+BASE = 20
 
 
 def reason(error: BaseException) -> str:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of C: their plan, and the rows of the program peers_native, which runs one step at a time.
+"""
+The ways of C: their plan, and the rows of the program peers_native, which runs one step at a time.
 
-On a virtual machine the host moves the CPUs: near each other for some seconds, then far, and a line of far CPUs costs
-many times as much. The program says what a bare line cost before and after the step; a step in which the line was
-far is repeated a few times, so that the figures are of near CPUs, if the machine has near moments.
+On a virtual machine the host moves the CPUs: near each other for some seconds, then far, and a line
+of far CPUs costs many times as much. The program says what a bare line cost before and after the
+step; a step in which the line was far is repeated a few times, so that the figures are of near
+CPUs, if the machine has near moments.
 """
 
 import json
@@ -22,8 +24,20 @@ ATTEMPTS = 4  # of a step
 LIMIT = 60  # seconds of a step without pauses
 ROUNDS = 10  # of the headline
 SMALL = 16 * KI  # bytes; slow ways send fewer of such messages
-SLOW = {"c-zmq-push": 8, "c-unix-socket": 4, "c-unix-socket-polled": 4, "c-pipe": 4}  # so many times fewer
-GROUPS = ["c-ringcast", "c-unix-socket", "c-zmq-push", "c-openmpi-bcast", "c-mpich-bcast", "c-in-place"]
+SLOW = {
+    "c-zmq-push": 8,
+    "c-unix-socket": 4,
+    "c-unix-socket-polled": 4,
+    "c-pipe": 4,
+}  # so many times fewer
+GROUPS = [
+    "c-ringcast",
+    "c-unix-socket",
+    "c-zmq-push",
+    "c-openmpi-bcast",
+    "c-mpich-bcast",
+    "c-in-place",
+]
 IDLE = ["c-ringcast-default", "c-unix-socket", "c-pipe", "c-zmq-push", "c-cache-line"]
 
 
@@ -61,7 +75,11 @@ def takes(way: Row, step: Step) -> bool:
         return False
     if way["largest"] and step.bytes > way["largest"]:
         return False
-    if step.scenario == "in-place" and way["largest_in_place"] and step.bytes > way["largest_in_place"]:
+    if (
+        step.scenario == "in-place"
+        and way["largest_in_place"]
+        and step.bytes > way["largest_in_place"]
+    ):
         return False
     return bool(wanted.get(step.scenario, True))
 
@@ -90,12 +108,14 @@ class Native:
     def __init__(self, program: str) -> None:
         self.program = program
         self.least = float("inf")
-        text = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            [program, "--list"], capture_output=True, text=True, check=True
+        ).stdout
         self.ways: List[Row] = [json.loads(line) for line in text.splitlines()]
 
     def jobs(self, quick: bool, only: List[str]) -> Iterator[Tuple[str, Callable[[], List[Row]]]]:
-        """Each step by all ways, in a random order: in a fixed order, a way would always follow the same way, with
-        the caches and CPUs as that way left them."""
+        """Each step by all ways, in a random order: in a fixed order, a way would always follow the
+        same way, with the caches and CPUs as that way left them."""
         ways = [way for way in self.ways if not only or way["peer"] in only]
         steps = [(step, None) for step in STEPS if step.quick or not quick]
         rounds = [(HEADLINE, number) for number in range(1, ROUNDS + 1)]
@@ -105,7 +125,10 @@ class Native:
                 what = f"{way['peer']}, {step.scenario}, {step.bytes} B"
                 yield what, partial(self.rows, way, step, quick, number)
         missing = [way for way in ways if way["status"] != "ok"]
-        yield ("the ways that are not built", lambda: [self.blank(way, "all", "all") for way in missing])
+        yield (
+            "the ways that are not built",
+            lambda: [self.blank(way, "all", "all") for way in missing],
+        )
 
     def blank(self, way: Row, payload: str, scenario: str) -> Row:
         facts = {name: way[name] for name in ("peer", "family", "status", "collective", "floor")}
@@ -132,9 +155,18 @@ class Native:
 
     def run(self, way: str, step: Step, quick: bool) -> Dict[str, Any]:
         count, warm_up = count_of(way, step, quick)
-        words = [self.program, way, step.scenario, *map(str, (step.bytes, step.processes, count, warm_up))]
+        words = [
+            self.program,
+            way,
+            step.scenario,
+            *map(str, (step.bytes, step.processes, count, warm_up)),
+        ]
         process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
         try:
             text = process.communicate(timeout=LIMIT)[0]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payloads. Each message carries a number, by which the reader finds lost, repeated or mixed messages.
+"""The payloads. Each message carries a number, by which the reader finds lost, repeated or mixed
+messages.
 
-A payload has a few variants of the value, the same in every process: the reader knows what must arrive.
+A payload has a few variants of the value, the same in every process: the reader knows what must
+arrive.
 """
 
 import ctypes
@@ -13,10 +15,14 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # bench.python: the messages of our own measurements
+sys.path.append(
+    str(Path(__file__).resolve().parents[2])
+)  # bench.python: the messages of our own measurements
 
 NUMBER = struct.Struct("<Q")  # in front of bytes
-CONTENTS = bytes.__basicsize__ - 1  # where the contents of bytes begin; the last byte is the closing 0
+CONTENTS = (
+    bytes.__basicsize__ - 1
+)  # where the contents of bytes begin; the last byte is the closing 0
 UNITS = {"Ki": 10, "Mi": 20}
 LARGE = 1 << 20  # bytes; from here on there are 2 variants, below 4
 BYTES = [f"bytes-{size}" for size in "64 1Ki 4Ki 64Ki 1Mi 4Mi 16Mi 64Mi".split()]
@@ -55,9 +61,12 @@ def at(name: str, make: Callable[[int], Any], *path: Any) -> Payload:
 
 
 def in_front(name: str, make: Callable[[int], bytes]) -> Payload:
-    """A payload of bytes, the first 8 of which are the number. The stamp goes where no program should write:
-    some peers take bytes and nothing else, and a new object for each message would cost every way a copy. Only
-    make() and the harness have the object, and no code has asked for its hash."""
+    """
+    A payload of bytes, the first 8 of which are the number. The stamp goes where no program should
+    write: some peers take bytes and nothing else, and a new object for each message would cost
+    every way a copy. Only make() and the harness have the object, and no code has asked for its
+    hash.
+    """
 
     def stamp(value: bytes, number: int) -> None:
         ctypes.memmove(id(value) + CONTENTS, NUMBER.pack(number), NUMBER.size)

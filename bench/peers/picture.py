@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of docs/peers.md and README.md: time of one way by the size of the message, in C and in Python."""
+"""
+The picture of docs/peers.md and README.md: time of one way by the size of the message, in C and in
+Python.
+"""
 
 import collections
 import math
@@ -28,7 +31,13 @@ def lines_of(rows, language):
     for family, ways in families.items():
         name = ranked(ways)[0]
         if len(ways[name]) > 1:
-            kind = "ours" if family == "ringcast" else "floor" if family == name and "c-" in name else ""
+            kind = (
+                "ours"
+                if family == "ringcast"
+                else "floor"
+                if family == name and "c-" in name
+                else ""
+            )
             found[name] = sorted(ways[name].items()), kind
     return found
 
@@ -70,7 +79,9 @@ def panel(rows, language, left):
         points, kind = lines[name]
         color = {"ours": RED, "floor": GREY}.get(kind, COLORS[number % len(COLORS)])
         path = " ".join(f"{across(size):.0f},{down(time):.0f}" for size, time in points)
-        end = f"{across(points[-1][0]):.0f},{down(points[-1][1]):.0f} {left + PLOT + 12},{place:.0f}"
+        end = (
+            f"{across(points[-1][0]):.0f},{down(points[-1][1]):.0f} {left + PLOT + 12},{place:.0f}"
+        )
         more = {"ours": ' stroke-width="3"', "floor": ' stroke-dasharray="5 3"'}.get(kind, "")
         yield f'<polyline stroke="{color}"{more} points="{path}"/>'
         yield f'<polyline stroke="{color}" stroke-width="0.5" points="{end}"/>'
@@ -83,7 +94,7 @@ def draw(rows):
     """The SVG's text."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
     style = "text{font:11px sans-serif}polyline{fill:none}.grid{stroke:#dfe4e6}"
-    title = "One way from process to process, p50, by bytes of the message; dashed: floors, without a queue"
+    title = "One way from process to process, p50, by bytes of the message; dashed: floors"
     lines = [
         f'{head} fill="{INK}"><style>{style}</style>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',

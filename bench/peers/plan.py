@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of the ways of Python: the groups, and the steps of each group. native.py has that of the ways of C."""
+"""
+The plan of the ways of Python: the groups, and the steps of each group. native.py has that of the
+ways of C.
+"""
 
 import random
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type
@@ -9,14 +12,18 @@ from adapters import WAYS, find
 from adapters.base import LeftOut, Way
 from payloads import BYTES, RECORDS, SCHEDULER, TABLES
 
-# Also measured in larger groups, with a slow reader and at rest: an engine would choose from these ways.
+# Also measured in larger groups, with a slow reader and at rest: an engine would choose from these
+# ways.
 BEST = ["ringcast", "zmq-push", "mp-pipe", "vllm-queue", "gloo-object", "mpi4py-bcast"]
 COMPARED = ["mpi4py-send"]  # beside mpi4py-bcast in the larger groups
 LARGER = (4, 8)
 HELD = ["ringcast", "zmq-push", "gloo-object", "vllm-queue", "mp-pipe", "lmdb"]  # of "gil"
-# The ways with an engine's classes in the quick plan: each member imports vLLM, which takes most of the time.
+# The ways with an engine's classes in the quick plan: each member imports vLLM, which takes most of
+# the time.
 QUICK_ENGINE = [*BEST, "mp-shared-memory", "sglang-queue"]
-WARM = 64 << 20  # bytes sent through a group before the first step, which then finds all memory present
+WARM = (
+    64 << 20
+)  # bytes sent through a group before the first step, which then finds all memory present
 ROOM = 4096  # bytes of a message beside the contents
 
 
@@ -48,7 +55,12 @@ class Amount(NamedTuple):
 
 FULL = Amount(1000, 20000, 192 << 20, 10, 0.4)
 QUICK = Amount(300, 4000, 128 << 20, 8, 0.2)
-COUNTED = {"slow": 150, "every25": 60, "idle": 3, "gil": 400}  # messages, where that does not depend on the size
+COUNTED = {
+    "slow": 150,
+    "every25": 60,
+    "idle": 3,
+    "gil": 400,
+}  # messages, where that does not depend on the size
 
 
 class Wish(NamedTuple):
@@ -65,7 +77,10 @@ def wishes(quick: bool, way: str) -> List[Wish]:
         engine = ["scheduler-64"] if way in QUICK_ENGINE else []
         objects = ["records-10", "records-1000", "metadata", *engine, "features"]
         return [
-            Wish("one-way", ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", *objects]),
+            Wish(
+                "one-way",
+                ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", *objects],
+            ),
             Wish("call", ["records-1000", "records-10000"]),
             Wish("stream", ["bytes-64", "bytes-64Ki"]),
             Wish("every25", ["metadata"]),
@@ -79,7 +94,9 @@ def wishes(quick: bool, way: str) -> List[Wish]:
         Wish("one-way", [*BYTES, *objects]),
         Wish("one-way", beforehand, ["bytes"]),
         Wish("call", ["bytes-64", "bytes-64Ki", "bytes-1Mi", *called]),
-        Wish("stream", ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", "metadata"]),
+        Wish(
+            "stream", ["bytes-64", "bytes-4Ki", "bytes-64Ki", "bytes-1Mi", "bytes-16Mi", "metadata"]
+        ),
         Wish("every25", ["metadata"]),
         Wish("one-way", BYTES, ["in-place"]),
         *([Wish("gil", ["features", "scheduler-64", "metadata"])] if way in HELD else []),
@@ -118,7 +135,9 @@ def steps_of(way: Type[Way], wish: Wish, amount: Amount, vllm: Optional[str]) ->
             yield Step(payload, wish.scenario, reading, count, size, seconds)
 
 
-def group(name: str, processes: int, wished: List[Wish], amount: Amount, vllm: Optional[str]) -> Group:
+def group(
+    name: str, processes: int, wished: List[Wish], amount: Amount, vllm: Optional[str]
+) -> Group:
     try:
         way = find(name)
     except LeftOut as why:
@@ -135,7 +154,9 @@ def groups(names: List[str], quick: bool, vllm: Optional[str] = None) -> List[Gr
         made += [group(name, 4, LARGER_QUICK, amount, vllm) for name in best[:3]]
     else:
         larger = [name for name in names if name in BEST + COMPARED]
-        made += [group(name, count, LARGER_FULL, amount, vllm) for count in LARGER for name in larger]
+        made += [
+            group(name, count, LARGER_FULL, amount, vllm) for count in LARGER for name in larger
+        ]
         made += [group(name, 5, SLOW, amount, vllm) for name in best]
         made += [group(name, 2, IDLE, amount, vllm) for name in best]
     return [one for one in made if one.steps or one.left_out]
@@ -147,7 +168,8 @@ def in_order(made: List[Group]) -> List[Group]:
 
 
 def warm_up(steps: List[Step]) -> Step:
-    """A stream before the first step, without a row. A ring of so many bytes has then been written once."""
+    """A stream before the first step, without a row. A ring of so many bytes has then been written
+    once."""
     small = [step for step in steps if step.reading != "in-place" and step.bytes <= 1 << 20]
     like = max(small or steps, key=lambda step: step.bytes)
     count = max(2, min(2000, WARM // max(1, like.bytes)))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of run.py's rows: ringcast beside the best peer, where a peer wins, and all figures.
 
-report.py [--results FILE]   prints the short table, the cells won by peers, and what could not be measured
-report.py --page             also fills the measured blocks of docs/peers.md and README.md, and draws the picture
+report.py [--results FILE]   prints the short table, the cells won by peers, and what could not be
+measured report.py --page             also fills the measured blocks of docs/peers.md and README.md,
+and draws the picture
 """
 
 import argparse
@@ -49,7 +50,8 @@ MADE = {**PYTHON, "reading": "objects"}
 
 
 def duel(rows, figure, **wanted):
-    """(ours, theirs): the best rows of a cell in the first state that both have; None if there is none."""
+    """(ours, theirs): the best rows of a cell in the first state that both have; None if there is
+    none."""
     found = select(rows, **wanted)
     for state in COMPARED:
         alike = [row for row in found if row["state"] == state]
@@ -64,8 +66,10 @@ PAUSED = {**MADE, "scenario": "every25", "payload": "metadata"}
 
 
 def cpu_duel(rows):
-    """Of CPU with pauses: the way that a user gets without an option, and the peers with at most twice its p50. And in
-    words the peers that take less CPU, but longer."""
+    """
+    Of CPU with pauses: the way that a user gets without an option, and the peers with at most twice
+    its p50. And in words the peers that take less CPU, but longer.
+    """
     rows = [row for row in select(rows, **PAUSED) if value_of(row, "cpu") and row["p50_us"]]
     mine = best([row for row in rows if row["peer"] == "ringcast"], "cpu")
     if mine is None:
@@ -73,7 +77,10 @@ def cpu_duel(rows):
     others = [row for row in rows if not ours(row)]
     late = [row for row in others if row["p50_us"] > 2 * mine["p50_us"]]
     cheap = sorted((row for row in late if cpu_percent(row) < cpu_percent(mine)), key=cpu_percent)
-    words = [f"`{row['peer']}` {shown(cpu_percent(row), 'cpu')} and {shown(row['p50_us'], 'p50_us')}" for row in cheap]
+    words = [
+        f"`{row['peer']}` {shown(cpu_percent(row), 'cpu')} and {shown(row['p50_us'], 'p50_us')}"
+        for row in cheap
+    ]
     other = best([row for row in others if row not in late], "cpu")
     return (mine, other) if other else None, words
 
@@ -87,7 +94,11 @@ def short(rows):
         ("64 B one way, C", "p50_us", {**C, "payload": "bytes-64", "scenario": "round-trip"}),
         ("64 KiB one way, C", "p50_us", {**C, **PLAIN, "payload": "bytes-64Ki"}),
         ("metadata dict one way, Python", "p50_us", {**one_way, "payload": "metadata"}),
-        ("scheduler output of 64 requests one way, Python", "p50_us", {**one_way, "payload": "scheduler-64"}),
+        (
+            "scheduler output of 64 requests one way, Python",
+            "p50_us",
+            {**one_way, "payload": "scheduler-64"},
+        ),
         ("64 KiB one way, Python", "p50_us", {**PYTHON, **PLAIN, "payload": "bytes-64Ki"}),
         ("4 MiB written and read in place, Python", "p50_us", in_place),
         ("10,000 records read, Python", "read_us", call),
@@ -110,7 +121,9 @@ def short_table(rows, names, count=None):
         sides = [f"{shown(value, figure)} (`{row['peer']}`)" for value, row in zip(values, pair)]
         less, more = reversed(values) if FIGURES[figure][1] else values
         lines.append([what, *sides, ratio(less / more)])
-    words = [f"Times are medians. Ratio: below 1, ringcast is better. [The names of the ways]({names})."]
+    words = [
+        f"Times are medians. Ratio: below 1, ringcast is better. [The names of the ways]({names})."
+    ]
     cheap = cpu_duel(rows)[1]
     if cheap:
         more = [f"and {len(cheap) - 2} more ways"] if len(cheap) > 2 else []
@@ -121,8 +134,13 @@ def short_table(rows, names, count=None):
 def own_queue(rows):
     """A sentence for the README: what vLLM's queue needs for the objects of its table."""
     told = []
-    for payload, what in (("metadata", "the metadata dict"), ("scheduler-64", "the scheduler output")):
-        row = best(select(rows, **MADE, peer="vllm-queue", payload=payload, scenario="one-way"), "p50_us")
+    for payload, what in (
+        ("metadata", "the metadata dict"),
+        ("scheduler-64", "the scheduler output"),
+    ):
+        row = best(
+            select(rows, **MADE, peer="vllm-queue", payload=payload, scenario="one-way"), "p50_us"
+        )
         told += [f"{shown(row['p50_us'], 'p50_us')} for {what}"] if row else []
     return f"vLLM's own queue takes {' and '.join(told)}." if told else ""
 
@@ -148,8 +166,15 @@ SCENARIOS = {
     "idle": "after 10 s of rest",
     "slow": "one slow reader of four",
 }
-WORDS = {"p50_us": "time", "write_us": "write", "read_us": "read", "cpu": "CPU", "messages_per_s": "messages/s"}
-# Each cause can be seen in the adapter or in the peer's code. (starts of ways, scenarios, figures, words)
+WORDS = {
+    "p50_us": "time",
+    "write_us": "write",
+    "read_us": "read",
+    "cpu": "CPU",
+    "messages_per_s": "messages/s",
+}
+# Each cause can be seen in the adapter or in the peer's code. (starts of ways, scenarios, figures,
+# words)
 PAUSES = ("every25", "idle")
 CAUSES = [
     (("c-atomic",), None, None, "threads of one process, and messages of one size"),
@@ -172,12 +197,17 @@ def cause(row, figure, mine):
     if row["family"] == "mpi4py" and row["oversubscribed"]:
         return "MPI's processes poll and yield all the time; ringcast's readers have to be woken"
     if row["family"] in ("aeron", "openmpi", "mpich", "ucx") and (row["bytes"] or 0) >= 1 << 20:
-        return "the reader begins before the writer has ended; a ringcast message is published whole"
+        return (
+            "the reader begins before the writer has ended; a ringcast message is published whole"
+        )
     return "not known"
 
 
 def wins(rows):
-    """(row, figure, ratio, cause) of each way with a better figure than the best of ours in the same cell."""
+    """
+    (row, figure, ratio, cause) of each way with a better figure than the best of ours in the same
+    cell.
+    """
     cells = collections.defaultdict(list)
     for row in select(rows):
         if row["state"] != "changed":
@@ -207,7 +237,9 @@ def win_table(rows):
         counts = collections.defaultdict(dict)
         for _, row in found:
             counts[row["processes"]][payload_name(row)] = True
-        where = "; ".join(f"{', '.join(names)}, {count} processes" for count, names in counts.items())
+        where = "; ".join(
+            f"{', '.join(names)}, {count} processes" for count, names in counts.items()
+        )
         what = f"{SCENARIOS[scenario]}: {WORDS[figure]}"
         lines.append([f"`{peer}`", what, where, ends, why])
     lines.sort(key=lambda line: line[3])
@@ -239,7 +271,9 @@ def mark(row):
 
 def matrix(rows, figure, column=payload_name, payloads=None, **wanted):
     """Ways by payloads, or by `column` of a row. Of the `payloads` alone, if given."""
-    every = [row for row in select(rows, floors=True, **wanted) if value_of(row, figure) is not None]
+    every = [
+        row for row in select(rows, floors=True, **wanted) if value_of(row, figure) is not None
+    ]
     found = [row for row in every if payloads is None or row["payload"] in payloads]
     found.sort(key=lambda row: (row["processes"], row["bytes"] or 0, str(row["payload"])))
     values, texts = collections.defaultdict(dict), collections.defaultdict(dict)
@@ -259,7 +293,9 @@ def matrix(rows, figure, column=payload_name, payloads=None, **wanted):
 
 def listing(rows, figures, **wanted):
     """A line for each row: what, the figures, and the note."""
-    found = [row for row in select(rows, floors=True, **wanted) if value_of(row, figures[0]) is not None]
+    found = [
+        row for row in select(rows, floors=True, **wanted) if value_of(row, figures[0]) is not None
+    ]
     found.sort(key=lambda row: (group_name(row), value_of(row, figures[0])))
     lines = []
     for row in found:
@@ -289,7 +325,9 @@ def absent_table(rows):
         if row["status"] != "ok":
             where = f"{row['scenario']}: {payload_name(row)}" if row["peer"] in good else "all"
             found[where, row["status"]][f"`{row['peer']}`"] = True
-    lines = [[", ".join(sorted(names)), where, why] for (where, why), names in sorted(found.items())]
+    lines = [
+        [", ".join(sorted(names)), where, why] for (where, why), names in sorted(found.items())
+    ]
     return table(["way", "what", "reason"], lines) if lines else "Everything was measured."
 
 
@@ -305,8 +343,10 @@ def facts(meta):
     minutes = (meta.get("seconds") or 0) / 60
     rounds = f"{meta['rounds']} round{'s' * (meta['rounds'] != 1)} in {minutes:.0f} minutes"
     return (
-        f"{meta['date']}, commit {(meta['commit'] or 'not noted'):.12}; {meta['cores']} CPUs of {meta['cpu']}; "
-        f"Linux {meta['linux']}; Python {meta['python']}; {rounds}; load before: {three(meta['load_average'])}."
+        f"{meta['date']}, commit {(meta['commit'] or 'not noted'):.12}; {meta['cores']} CPUs of "
+        f"{meta['cpu']}; "
+        f"Linux {meta['linux']}; Python {meta['python']}; {rounds}; load before: "
+        f"{three(meta['load_average'])}."
     )
 
 
@@ -342,22 +382,34 @@ def blocks_of(rows, meta):
 
 def write_pages(rows, meta, root):
     short_one = short_table(rows, "docs/peers.md#the-ways", 5)
-    parts = [f"![{PICTURE}](docs/peers.svg)", short_one, own_queue(rows), f"Measured: {facts(meta)}"]
+    parts = [
+        f"![{PICTURE}](docs/peers.svg)",
+        short_one,
+        own_queue(rows),
+        f"Measured: {facts(meta)}",
+    ]
     readme = "\n\n".join(part for part in parts if part)
-    for name, blocks in (("docs/peers.md", blocks_of(rows, meta)), ("README.md", {"peers": readme})):
+    for name, blocks in (
+        ("docs/peers.md", blocks_of(rows, meta)),
+        ("README.md", {"peers": readme}),
+    ):
         path = root / name
         path.write_text(fill(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")
     (root / "docs" / "peers.svg").write_text(draw(rows), encoding="utf-8")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "build/peers/results.json")
     parser.add_argument("--page", action="store_true", help="fill the pages and draw the picture")
     options = parser.parse_args()
     results = json.loads(options.results.read_text(encoding="utf-8"))
     rows = load(results)
-    print(short_table(rows, "docs/peers.md#the-ways"), win_table(rows), absent_table(rows), sep="\n\n")
+    print(
+        short_table(rows, "docs/peers.md#the-ways"), win_table(rows), absent_table(rows), sep="\n\n"
+    )
     if options.page:
         write_pages(rows, results["meta"], ROOT)
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of results.json for report.py: which are compared, and which figure counts.
 
-A cell is a language, a payload, a scenario, a number of processes and a reading. Ways in the same cell are compared;
-the ways of the family "ringcast" are "ours", the rest but the floors are peers.
+A cell is a language, a payload, a scenario, a number of processes and a reading. Ways in the same
+cell are compared; the ways of the family "ringcast" are "ours", the rest but the floors are peers.
 
-A row in C says what half a round trip of a bare cache line took just before and after. On a virtual machine the line
-has two costs, near and far, as the host moves the CPUs. A row's state is "near" if both are below twice the least
-line of the whole result, "far" if neither is, else "changed". Rows of one state are compared.
+A row in C says what half a round trip of a bare cache line took just before and after. On a virtual
+machine the line has two costs, near and far, as the host moves the CPUs. A row's state is "near" if
+both are below twice the least line of the whole result, "far" if neither is, else "changed". Rows
+of one state are compared.
 """
 
 import collections
@@ -75,11 +76,17 @@ def set_states(rows):
 
 
 def headline(rounds):
-    """A row of the rounds of a way: the median of the near rounds, or of the far ones if there are none."""
+    """A row of the rounds of a way: the median of the near rounds, or of the far ones if there are
+    none."""
     for state in (*COMPARED, "changed"):
         times = [row["p50_us"] for row in rounds if row["state"] == state]
         if times:
-            return {**rounds[0], "p50_us": statistics.median(times), "state": state, "rounds": len(times)}
+            return {
+                **rounds[0],
+                "p50_us": statistics.median(times),
+                "state": state,
+                "rounds": len(times),
+            }
     return rounds[0]
 
 
@@ -91,7 +98,9 @@ def load(results):
     for row in rows:
         if row["scenario"] == "round-trip" and row["status"] == "ok":
             ways[row["peer"]].append(row)
-    return [row for row in rows if row["scenario"] != "round-trip"] + list(map(headline, ways.values()))
+    return [row for row in rows if row["scenario"] != "round-trip"] + list(
+        map(headline, ways.values())
+    )
 
 
 def cell(row):
@@ -121,8 +130,11 @@ def best(rows, figure):
 
 
 def ranked(lines, more=False):
-    """Names from the best to the worst: by the mean ratio to the best figure of each column, so that a name with few
-    figures is not favoured. `lines`: {name: {column: figure}}; `more`: more is better."""
+    """
+    Names from the best to the worst: by the mean ratio to the best figure of each column, so that a
+    name with few figures is not favoured. `lines`: {name: {column: figure}}; `more`: more is
+    better.
+    """
     top = {}
     for cells in lines.values():
         for key, value in cells.items():

@@ -5,8 +5,8 @@
     run.py --quick                  a small part of the matrix, for a look
     run.py --only zmq-push c-pipe   only the named ways
 
-A way that can't be had here, fails or hangs has a row with the reason as the status. The results are written anew after
-each group: a stopped run keeps the results so far.
+A way that can't be had here, fails or hangs has a row with the reason as the status. The results
+are written anew after each group: a stopped run keeps the results so far.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ALL = "all"  # the payload, scenario and reading of the row of an unusable way
 CPUS = len(os.sched_getaffinity(0))
 
 
-# ---- The run's facts ---------------------------------------------------------------------------------
+# ---- The run's facts -----------------------------------------------------------------------------
 
 
 def facts(options: argparse.Namespace) -> Dict[str, Any]:
@@ -114,7 +114,14 @@ def jobs(options: argparse.Namespace) -> Iterator[Tuple[str, Callable[[], List[R
 def no_native() -> Row:
     why = "not built: build/peers/native.log has the compiler's words"
     return figures.blank(
-        peer="c-*", family="c", language="c", payload=ALL, scenario=ALL, reading=ALL, processes=2, status=why
+        peer="c-*",
+        family="c",
+        language="c",
+        payload=ALL,
+        scenario=ALL,
+        reading=ALL,
+        processes=2,
+        status=why,
     )
 
 
@@ -136,7 +143,11 @@ def run(options: argparse.Namespace) -> Path:
     path = options.out / "results.json"
     for count, (what, work) in enumerate(todo, 1):
         took = int(time.monotonic() - since)
-        print(f"peers: {count}/{len(todo)}  {what}  {took // 60}:{took % 60:02}", file=sys.stderr, flush=True)
+        print(
+            f"peers: {count}/{len(todo)}  {what}  {took // 60}:{took % 60:02}",
+            file=sys.stderr,
+            flush=True,
+        )
         rows += work()
         meta.update(seconds=round(time.monotonic() - since, 1), whole=count == len(todo))
         path = write_results(options.out, meta, figures.merge(rows))
@@ -146,13 +157,22 @@ def run(options: argparse.Namespace) -> Path:
 def options_of(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small part, in minutes")
-    parser.add_argument("--rounds", type=int, default=1, help="of everything: medians of N runs (1)")
-    parser.add_argument("--only", action="extend", nargs="+", default=[], metavar="WAY", help="only these ways")
-    parser.add_argument("--vllm", metavar="FOLDER", help="vLLM's source, for its queue and its messages")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="of everything: medians of N runs (1)"
+    )
+    parser.add_argument(
+        "--only", action="extend", nargs="+", default=[], metavar="WAY", help="only these ways"
+    )
+    parser.add_argument(
+        "--vllm", metavar="FOLDER", help="vLLM's source, for its queue and its messages"
+    )
     parser.add_argument("--sglang", metavar="FOLDER", help="SGLang's source, for its queue")
     parser.add_argument("--native", metavar="PROGRAM", help="the program of the C ways")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="(default: build/peers; with --only build/peers/only)"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="(default: build/peers; with --only build/peers/only)",
     )
     options = parser.parse_args(arguments)
     options.out = options.out or ROOT / "build" / "peers" / ("only" if options.only else "")

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a group's members in a step: for each scenario a function of the writer and one of the readers.
+"""
+The work of a group's members in a step: for each scenario a function of the writer and one of the
+readers.
 
-Each function returns the times of the messages, in ns of the monotonic clock, which is the same in all processes; 0
-where a message doesn't count. The reader looks at the number of each message, and at the contents of some, after
-the time is taken: a message that was lost, repeated or damaged ends the step.
+Each function returns the times of the messages, in ns of the monotonic clock, which is the same in
+all processes; 0 where a message doesn't count. The reader looks at the number of each message, and
+at the contents of some, after the time is taken: a message that was lost, repeated or damaged ends
+the step.
 """
 
 import contextlib
@@ -24,9 +27,14 @@ Times = Dict[str, Any]
 LEAST = 5  # messages, whatever the time
 SLOW = 0.010  # seconds; a slow reader takes so long for a message
 PERIODS = {"slow": 0.002, "every25": 0.025, "idle": 10.0}  # seconds between two messages
-THERE = 0.003  # seconds from the end of a write, in which a peer's threads have delivered the message
+THERE = (
+    0.003  # seconds from the end of a write, in which a peer's threads have delivered the message
+)
 HELD = 0.010  # seconds; then a reader concludes: the write waits for the read
-SPARES = (8, 1000)  # the fewest and the most values that a stream has in turn, if they are read later
+SPARES = (
+    8,
+    1000,
+)  # the fewest and the most values that a stream has in turn, if they are read later
 ROTATED = 4 << 20  # bytes of these values together, if this is more than the fewest
 BLOCK = 10  # calls until the counting thread of "gil" stops or goes on
 INTERVAL = 1e-4  # seconds of the interpreter's switch interval in "gil"
@@ -52,10 +60,13 @@ class Run(NamedTuple):
     base: int  # added to the numbers
     rank: int
     warm: int  # the first messages of a stream, which don't count
-    spares: List[Any]  # not empty: the way reads later than in write(), and the writer sends these in turn
+    spares: List[
+        Any
+    ]  # not empty: the way reads later than in write(), and the writer sends these in turn
 
     def value(self, n: int) -> Any:
-        """Message n, with its number. A spare is used again when all readers have read its last message."""
+        """Message n, with its number. A spare is used again when all readers have read its last
+        message."""
         values = self.spares or self.values
         if self.spares and n >= len(values):
             self.board.wait_readers(n - len(values) + 1, spin=False)
@@ -83,11 +94,15 @@ class Run(NamedTuple):
             sent = self.values[n % len(self.values)]
             self.payload.stamp(sent, self.base + n)
             if not same(sent, value):
-                raise Wrong(f"message {n} of {self.payload.name} has other contents than were written")
+                raise Wrong(
+                    f"message {n} of {self.payload.name} has other contents than were written"
+                )
 
 
 def spares(values: List[Any], step: Dict[str, Any]) -> List[Any]:
-    """Copies of the variants, made before the time is taken: as many as messages may be on the way."""
+    """
+    Copies of the variants, made before the time is taken: as many as messages may be on the way.
+    """
     count: int = step["messages"]
     if step["scenario"] == "stream":
         count = min(count, max(SPARES[0], min(SPARES[1], ROTATED // max(1, step["bytes"]))))
@@ -124,7 +139,10 @@ def write_in_turn(run: Run) -> Times:
 
 
 def read_in_turn(run: Run) -> Times:
-    """In "call" and "gil" the reader begins when the message is there, unless the write waits for the read."""
+    """
+    In "call" and "gil" the reader begins when the message is there, unless the write waits for the
+    read.
+    """
     ends, spent, held, n = [], [], 0, 0
     words, read = run.board.words, run.read
     after_write = run.scenario in ("call", "gil") and not run.way.collective
@@ -171,8 +189,10 @@ def write_stream(run: Run) -> Times:
 
 
 def read_all(run: Run) -> Times:
-    """Of "stream", and of the scenarios with a pace. Contents: of the last message, after the time is taken; with
-    a pace, of messages by often()."""
+    """
+    Of "stream", and of the scenarios with a pace. Contents: of the last message, after the time is
+    taken; with a pace, of messages by often().
+    """
     ends, n, cpu_start = [], 0, time.process_time()
     words, read, paced = run.board.words, run.read, run.scenario != "stream"
     slow = run.scenario == "slow" and run.rank == run.board.processes - 1
@@ -247,12 +267,17 @@ class Counter(threading.Thread):
 
 
 def write_beside(run: Run) -> Times:
-    """Blocks of calls without and with the counting thread beside, in turn. In a call beside, either thread has
-    the GIL at any time: the call has held it for its time less counts / speed. The reader sleeps until the write
-    is done, where the way has room for the message, as there may be but two CPUs."""
+    """
+    Blocks of calls without and with the counting thread beside, in turn. In a call beside, either
+    thread has the GIL at any time: the call has held it for its time less counts / speed. The
+    reader sleeps until the write is done, where the way has room for the message, as there may be
+    but two CPUs.
+    """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(INTERVAL)
-    with contextlib.suppress(PermissionError):  # or further work of the machine counts as the GIL being held
+    with contextlib.suppress(
+        PermissionError
+    ):  # or further work of the machine counts as the GIL being held
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     counter = Counter()
     speed, write = counter.speed(), run.write
@@ -309,7 +334,9 @@ def calls(way: Any, reading: str, size: int) -> Tuple[Callable[[Any], None], Cal
     def read() -> Tuple[int, int]:
         buffer = way.read_in_place()
         if memoryview(buffer).nbytes < size:
-            raise Wrong(f"a message of {memoryview(buffer).nbytes} bytes came, and {size} were reserved")
+            raise Wrong(
+                f"a message of {memoryview(buffer).nbytes} bytes came, and {size} were reserved"
+            )
         found: Tuple[int, int] = ends.unpack_from(buffer)
         return found
 

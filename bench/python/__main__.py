@@ -49,7 +49,11 @@ COMMANDS: Dict[str, Any] = {
 CASES = {"codec": cases.CASES, "batch": rings.BATCHES, **dropin.COMMANDS}
 OPTIONS: Dict[str, Dict[str, Any]] = {
     "case": {"action": "append", "metavar": "NAME", "help": "only this one; may be repeated"},
-    "seconds": {"type": float, "metavar": "S", "help": "for each case (2); cadence: all rows (900)"},
+    "seconds": {
+        "type": float,
+        "metavar": "S",
+        "help": "for each case (2); cadence: all rows (900)",
+    },
     "gap": {
         "type": float,
         "action": "append",
@@ -87,7 +91,9 @@ def parser() -> argparse.ArgumentParser:
             chosen = {"choices": list(CASES[command])} if name == "case" else {}
             one.add_argument(f"--{name}", **OPTIONS[name], **chosen)
         # None until an option is given: argparse would append to a default.
-        one.set_defaults(defaults={"seconds": 2.0, "case": list(CASES.get(command, [])), **defaults})
+        one.set_defaults(
+            defaults={"seconds": 2.0, "case": list(CASES.get(command, [])), **defaults}
+        )
     return made
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages at the cadence of an engine's steps: ringcast's queue beside vLLM's queue, with readers that spin for one
-second after each message, and with readers that spin for 2 ms; and beside pickle by pipes, whose readers only sleep.
+"""Messages at the cadence of an engine's steps: ringcast's queue beside vLLM's queue, with readers
+that spin for one second after each message, and with readers that spin for 2 ms; and beside pickle
+by pipes, whose readers only sleep.
 
-A row of the table has one of GAPS and one of RANKS, all ways in turns. Processes, times and answers are as in
-dropin.py. The CPU time is the sum of all processes with all threads, in percent of one CPU, answers
-included.
+A row of the table has one of GAPS and one of RANKS, all ways in turns. Processes, times and answers
+are as in dropin.py. The CPU time is the sum of all processes with all threads, in percent of one
+CPU, answers included.
 """
 
 import functools
@@ -35,23 +36,31 @@ def of_row(turns: Dict[str, List[dropin.Turn]]) -> Dict[str, Any]:
         wall = sum(len(turn.spans) * turn.period_us for turn in its)
         found[way]["cpu_percent"] = 100 * cpu / wall
     ratios = {
-        way: {key: found[OURS][key] / figures[key] for key in FIGURES} for way, figures in found.items() if way != OURS
+        way: {key: found[OURS][key] / figures[key] for key in FIGURES}
+        for way, figures in found.items()
+        if way != OURS
     }
     return {"ways": found, "ratios": ratios}
 
 
-def measure(ranks: Processes, chosen: Sequence[str], gaps: Sequence[float], share: Any) -> List[Dict[str, Any]]:
+def measure(
+    ranks: Processes, chosen: Sequence[str], gaps: Sequence[float], share: Any
+) -> List[Dict[str, Any]]:
     found = []
     for gap in gaps:
         say(f"cadence {gap:g} ms, {ranks.count} ranks")
         ranks.ask(("pace", Plan(gap / 1e3)))
-        ways: Dict[str, Callable[[int], Any]] = {way: functools.partial(dropin.turn, ranks, way) for way in chosen}
+        ways: Dict[str, Callable[[int], Any]] = {
+            way: functools.partial(dropin.turn, ranks, way) for way in chosen
+        }
         turns = in_turns(ways, share(gap), gap / 1e3)
         found.append({"name": f"{gap:g} ms", "gap_ms": gap, "ranks": ranks.count, **of_row(turns)})
     return found
 
 
-def run(gaps: Sequence[float], sizes: Sequence[int], seconds: float, vllm: Optional[str] = None) -> Dict[str, Any]:
+def run(
+    gaps: Sequence[float], sizes: Sequence[int], seconds: float, vllm: Optional[str] = None
+) -> Dict[str, Any]:
     vllm = dropin.check(vllm)
     found: List[Dict[str, Any]] = []
     left_out: Dict[str, str] = {}
@@ -71,6 +80,10 @@ def tables(found: Dict[str, Any]) -> List[Table]:
         for way, figures in row["ways"].items()
     }
     titles = {"p50_us": "p50", "p99_us": "p99", "cpu_percent": "CPU, %"}
-    columns = [(f"{title}, us" if key != "cpu_percent" else title, key) for key, title in titles.items()]
-    columns += [(f"ratio of {title.partition(',')[0]}", f"ratio.{key}") for key, title in titles.items()]
+    columns = [
+        (f"{title}, us" if key != "cpu_percent" else title, key) for key, title in titles.items()
+    ]
+    columns += [
+        (f"ratio of {title.partition(',')[0]}", f"ratio.{key}") for key, title in titles.items()
+    ]
     return [("case", [*columns, ("messages", "messages")], rows)]

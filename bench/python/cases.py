@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measured objects: made-up data in the shapes that serving engines send, the same in every process and at every
-call.
+"""The measured objects: made-up data in the shapes that serving engines send, the same in every
+process and at every call.
 """
 
 import array
@@ -12,7 +12,8 @@ import numpy as np
 from bench.python import engine
 
 NEW_EVERY = 64  # one of so many requests of a decode step is new
-BLOCK = 16  # tokens in a block of the KV cache: each cached request gets a new block in one step of so many
+# tokens in a block of the KV cache: each cached request gets a new block in one step of so many
+BLOCK = 16
 NEW_PROMPT, PREFILL_PROMPT = 64, 400  # tokens
 VOCABULARY = 128_000
 TOKENS = 32 << 10  # of a long prompt
@@ -22,7 +23,7 @@ class LeftOut(Exception):
     """The case needs a package that is missing here; the text names the package."""
 
 
-# ---- The message of each step to an engine's workers, in vLLM V1's shape --------------------------------------------
+# ---- The message of each step to an engine's workers, in vLLM V1's shape -------------------------
 
 
 _engine = engine.STAND_IN
@@ -62,8 +63,11 @@ def new_request(chance: random.Random, prompt: int) -> Any:
 
 
 def scheduler_output(new: int, cached: int, prompt: int) -> Any:
-    """A step that computes the prompts of `new` requests, and one token for each of `cached` requests. As many requests
-    as are new have just finished. The parts share the strings of the ids, as an engine's do."""
+    """
+    A step that computes the prompts of `new` requests, and one token for each of `cached` requests.
+    As many requests as are new have just finished. The parts share the strings of the ids, as an
+    engine's do.
+    """
     chance = random.Random(new + cached)
     added = [new_request(chance, prompt) for _ in range(new)]
     ids = [request_id(chance) for _ in range(cached)]
@@ -78,7 +82,9 @@ def scheduler_output(new: int, cached: int, prompt: int) -> Any:
             resumed_req_ids=set(),
             new_token_ids=[],
             all_token_ids={},
-            new_block_ids=[([chance.randrange(1 << 16)],) if i % BLOCK == 0 else None for i in range(cached)],
+            new_block_ids=[
+                ([chance.randrange(1 << 16)],) if i % BLOCK == 0 else None for i in range(cached)
+            ],
             num_computed_tokens=[output + chance.randrange(16, 2048) for output in outputs],
             num_output_tokens=outputs,
         ),
@@ -98,8 +104,9 @@ def decode_step(requests: int) -> Any:
 
 
 def looked_up(output: Any) -> Any:
-    """The same after vLLM's core has asked for a request's number of tokens, as it does where each iteration is logged:
-    the cached property that answers is in the instance's __dict__ from then on."""
+    """The same after vLLM's core has asked for a request's number of tokens, as it does where each
+    iteration is logged: the cached property that answers is in the instance's __dict__ from then
+    on."""
     len(output.scheduled_cached_reqs._req_id_to_num_output_tokens)
     return output
 
@@ -119,7 +126,8 @@ def metadata() -> Dict[str, Any]:
 def records(count: int) -> Dict[str, Any]:
     """Dicts with the same keys, in a dict."""
     return {
-        f"key_{i}": {"value": i, "squared": i * i, "text": f"text_value_{i}", "float": i * 1.5} for i in range(count)
+        f"key_{i}": {"value": i, "squared": i * i, "text": f"text_value_{i}", "float": i * 1.5}
+        for i in range(count)
     }
 
 
@@ -128,7 +136,7 @@ def token_ids() -> List[int]:
     return [chance.randrange(VOCABULARY) for _ in range(TOKENS)]
 
 
-# ---- Tensors ---------------------------------------------------------------------------------------------------------
+# ---- Tensors -------------------------------------------------------------------------------------
 
 
 def array_dict() -> Dict[str, Any]:
@@ -167,7 +175,9 @@ def multimodal() -> Any:
     pixels = np.random.default_rng(0).standard_normal((2048, 2048), np.float32)
     if _engine is not engine.STAND_IN:
         pixels = as_tensors({"": pixels}, "float32")[""]
-    return _engine.item({"pixel_values": engine.made(_engine.elem, data=pixels, field=_engine.batched())})
+    return _engine.item(
+        {"pixel_values": engine.made(_engine.elem, data=pixels, field=_engine.batched())}
+    )
 
 
 def as_tensors(value: Dict[str, Any], dtype: str) -> Dict[str, Any]:
@@ -181,7 +191,9 @@ def as_tensors(value: Dict[str, Any], dtype: str) -> Dict[str, Any]:
         made = torch.from_numpy(array)
         return made.to(getattr(torch, dtype)) if made.is_floating_point() else made
 
-    return {key: tensor(item) if isinstance(item, np.ndarray) else item for key, item in value.items()}
+    return {
+        key: tensor(item) if isinstance(item, np.ndarray) else item for key, item in value.items()
+    }
 
 
 CASES: Dict[str, Callable[[], Any]] = {
@@ -239,7 +251,9 @@ def there(names: Sequence[str]) -> Tuple[List[str], Dict[str, str]]:
         except LeftOut as why:
             left_out[name] = str(why)
     if len(left_out) == len(names):
-        raise LeftOut("nothing was measured: " + "; ".join(f"{name} {why}" for name, why in left_out.items()))
+        raise LeftOut(
+            "nothing was measured: " + "; ".join(f"{name} {why}" for name, why in left_out.items())
+        )
     return [name for name in names if name not in left_out], left_out
 
 

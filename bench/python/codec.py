@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding and decoding in one process: ringcast.pack and ringcast.unpack beside pickle.dumps and pickle.loads of
-protocol 5, and beside msgspec's MessagePack, ormsgpack and pyfory, in turns. Each result is dropped at once, in the
-time that is measured; the garbage collector is on.
+"""Encoding and decoding in one process: ringcast.pack and ringcast.unpack beside pickle.dumps and
+pickle.loads of protocol 5, and beside msgspec's MessagePack, ormsgpack and pyfory, in turns. Each
+result is dropped at once, in the time that is measured; the garbage collector is on.
 
-A codec is left out of a case that it can't carry: what it decodes is not equal to the value, or of other types.
-msgspec decodes a dataclass by its annotations.
+A codec is left out of a case that it can't carry: what it decodes is not equal to the value, or of
+other types. msgspec decodes a dataclass by its annotations.
 """
 
 import contextlib
@@ -27,7 +27,10 @@ from bench.python.harness import Plan, Rest, Table, in_turns
 
 
 class Codec(NamedTuple):
-    """timeit compiles the statements into its loop: one more call a round would be a good part of the figures."""
+    """
+    timeit compiles the statements into its loop: one more call a round would be a good part of the
+    figures.
+    """
 
     encode: str
     decode: str
@@ -42,7 +45,11 @@ def _msgspec(value: Any) -> Dict[str, Any]:
 
 def _ormsgpack(value: Any) -> Dict[str, Any]:
     ormsgpack = importlib.import_module("ormsgpack")
-    return {"packb": ormsgpack.packb, "unpackb": ormsgpack.unpackb, "options": ormsgpack.OPT_SERIALIZE_NUMPY}
+    return {
+        "packb": ormsgpack.packb,
+        "unpackb": ormsgpack.unpackb,
+        "options": ormsgpack.OPT_SERIALIZE_NUMPY,
+    }
 
 
 @functools.lru_cache(None)
@@ -51,8 +58,12 @@ def _fory() -> Any:
 
 
 CODECS = {
-    "ringcast": Codec("pack({})", "unpack({})", lambda _: {"pack": ringcast.pack, "unpack": ringcast.unpack}),
-    "pickle": Codec("dumps({}, 5)", "loads({})", lambda _: {"dumps": pickle.dumps, "loads": pickle.loads}),
+    "ringcast": Codec(
+        "pack({})", "unpack({})", lambda _: {"pack": ringcast.pack, "unpack": ringcast.unpack}
+    ),
+    "pickle": Codec(
+        "dumps({}, 5)", "loads({})", lambda _: {"dumps": pickle.dumps, "loads": pickle.loads}
+    ),
     "msgspec": Codec("encode({})", "decode({})", _msgspec),
     "ormsgpack": Codec("packb({}, None, options)", "unpackb({})", _ormsgpack),
     "pyfory": Codec(
@@ -80,7 +91,10 @@ def run(codec: str, what: str, value: Any, rounds: int, rest: Optional[Rest] = N
     }[what]
     if rest is None:
         return timeit.Timer(statement, "gc.enable()", globals=names).timeit(rounds) / rounds
-    call, spent = eval(f"lambda: {statement}", names), []  # after a rest a call of a function is little
+    call, spent = (
+        eval(f"lambda: {statement}", names),
+        [],
+    )  # after a rest a call of a function is little
     for _ in range(rounds):
         rest()
         start = time.perf_counter()
@@ -100,21 +114,27 @@ def carries(codec: str, value: Any) -> bool:
     return False
 
 
-def times(there: Sequence[str], value: Any, seconds: float, rest: Optional[Rest] = None) -> Dict[str, Any]:
+def times(
+    there: Sequence[str], value: Any, seconds: float, rest: Optional[Rest] = None
+) -> Dict[str, Any]:
     """The medians of some codecs, units in their names, and ringcast's ratios to pickle's."""
     ways: Dict[str, Callable[[int], float]] = {
-        f"{what} {codec}": partial(run, codec, what, value, rest=rest) for what in WHAT for codec in there
+        f"{what} {codec}": partial(run, codec, what, value, rest=rest)
+        for what in WHAT
+        for codec in there
     }
     turns = in_turns(ways, seconds)
     found: Dict[str, Any] = {
-        codec: {what: statistics.median(turns[f"{what} {codec}"]) * 1e6 for what in WHAT} for codec in there
+        codec: {what: statistics.median(turns[f"{what} {codec}"]) * 1e6 for what in WHAT}
+        for codec in there
     }
     found["ratio"] = {what[:-3]: found["ringcast"][what] / found["pickle"][what] for what in WHAT}
     return found
 
 
 def measure(value: Any, seconds: float) -> Dict[str, Any]:
-    """The figures of any value, as `--format json` has them; None for a codec that can't carry the value."""
+    """The figures of any value, as `--format json` has them; None for a codec that can't carry the
+    value."""
     there = [codec for codec in CODECS if carries(codec, value)]
     found = {**dict.fromkeys(CODECS), **times(there, value, seconds)}
     for codec in there:
@@ -132,7 +152,7 @@ def rests() -> Dict[str, Rest]:
     }
 
 
-# ---- All cases -------------------------------------------------------------------------------------------------------
+# ---- All cases -----------------------------------------------------------------------------------
 
 
 def run_all(chosen: Sequence[str], seconds: float) -> Dict[str, Any]:
@@ -157,7 +177,8 @@ def tables(found: Dict[str, Any]) -> List[Table]:
     """ "-" for what a codec can't carry."""
     none = dict.fromkeys((*WHAT, "bytes"), "-")
     rows = {
-        name: {key: none if of is None else of for key, of in case.items()} for name, case in found["cases"].items()
+        name: {key: none if of is None else of for key, of in case.items()}
+        for name, case in found["cases"].items()
     }
     pair = [
         (f"{what}, us {codec}", f"{codec}.{key}")

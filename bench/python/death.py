@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time until the other processes know of a death: one process of a group is killed, under each drop-in.
+"""The time until the other processes know of a death: one process of a group is killed, under each
+drop-in.
 
-The victim is a receiver that waits, or the source. The time is from just before the SIGKILL to the moment when the last
-other process holds an exception that names the victim; a source calls every millisecond, receivers wait in a call.
+The victim is a receiver that waits, or the source. The time is from just before the SIGKILL to the
+moment when the last other process holds an exception that names the victim; a source calls every
+millisecond, receivers wait in a call.
 """
 
 import importlib
@@ -54,7 +56,11 @@ def pairs(me: Member) -> Callable[[], Any]:
     from ringcast.vllm import Group
 
     group = Group(me.group)
-    return (lambda: group.recv_object(0)) if me.rank else (lambda: group.send_object({"step": 1}, me.ranks - 1))
+    return (
+        (lambda: group.recv_object(0))
+        if me.rank
+        else (lambda: group.send_object({"step": 1}, me.ranks - 1))
+    )
 
 
 # The way, the number of processes, and the module that the way needs.
@@ -86,7 +92,9 @@ def work(rank: int, pipe: Any, way: Way, world: int, store: str) -> None:
 def once(way: Way, world: int, victim: int) -> Dict[str, Any]:
     """The figures of one kill."""
     with tempfile.TemporaryDirectory() as folder:
-        with Processes(world, work, way, world, os.path.join(folder, "store"), method="fork") as processes:
+        with Processes(
+            world, work, way, world, os.path.join(folder, "store"), method="fork"
+        ) as processes:
             pids = processes.hear()
             start = time.monotonic_ns()
             os.kill(pids[victim], signal.SIGKILL)

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From process to process: the drop-ins beside gloo's, vLLM's and SGLang's own broadcasts, and objects by a ring beside
-pickle 5 by the same ring. One way is from the call on rank 0 to the moment when the last of the other ranks has the
-object, by the clock that the processes of a machine share.
+"""
+From process to process: the drop-ins beside gloo's, vLLM's and SGLang's own broadcasts, and objects
+by a ring beside pickle 5 by the same ring. One way is from the call on rank 0 to the moment when
+the last of the other ranks has the object, by the clock that the processes of a machine share.
 
-One message at a time. Each receiver drops the object, then answers on a ring of its own; when all have answered, and
-the gap that --gap asks for is over (harness.py), rank 0 sends the next message. That is the same for all
-ways, and in no figure but the CPU time, which is that of a process with all its threads. Waits spin and sleep as each
-way's defaults say; those of the ring of objects spin for SPIN_OF_OBJECTS seconds before they sleep.
+One message at a time. Each receiver drops the object, then answers on a ring of its own; when all
+have answered, and the gap that --gap asks for is over (harness.py), rank 0 sends the next message.
+That is the same for all ways, and in no figure but the CPU time, which is that of a process with
+all its threads. Waits spin and sleep as each way's defaults say; those of the ring of objects spin
+for SPIN_OF_OBJECTS seconds before they sleep.
 
-Each rank has a CPU of its own where there are enough. Kernels of virtual machines may pack processes that sleep most of
-the time onto one CPU, on which a receiver can run only when the source sleeps; and which processes are packed changes
-from second to second.
+Each rank has a CPU of its own where there are enough. Kernels of virtual machines may pack
+processes that sleep most of the time onto one CPU, on which a receiver can run only when the source
+sleeps; and which processes are packed changes from second to second.
 
-A stream of objects is sent without answers, and counted where the objects arrive, from the first to the last.
+A stream of objects is sent without answers, and counted where the objects arrive, from the first to
+the last.
 """
 
 import contextlib
@@ -28,23 +31,37 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import ringcast
 
 from bench.python import cases, harness, ways
-from bench.python.harness import LIMIT, Failed, Plan, Processes, Table, in_turns, percentile, rest_of, say
+from bench.python.harness import (
+    LIMIT,
+    Failed,
+    Plan,
+    Processes,
+    Table,
+    in_turns,
+    percentile,
+    rest_of,
+    say,
+)
 
 RANKS = (2, 4)
 CPUS = sorted(os.sched_getaffinity(0))
-# How long the source looks for an answer before it sleeps, where each rank has a CPU: longer than a small object takes,
-# so that no receiver waits for a sleeping source; not longer, since on a busy machine a spinning source keeps a
-# receiver from the CPU.
+# How long the source looks for an answer before it sleeps, where each rank has a CPU: longer than a
+# small object takes, so that no receiver waits for a sleeping source; not longer, since on a busy
+# machine a spinning source keeps a receiver from the CPU.
 SPIN = 100e-6
 IN_GROUPS = ("dropin", "cadence")  # commands with a group of torch.distributed
-SPIN_OF_OBJECTS = 0.01  # of the ring of objects, where each rank has a CPU: far longer than most answers take
+SPIN_OF_OBJECTS = (
+    0.01  # of the ring of objects, where each rank has a CPU: far longer than most answers take
+)
 
 
 class Case(NamedTuple):
     value: Callable[[], Any]
     ways: Dict[str, ways.Way]
     ratios: Dict[str, str]  # name of another way: ringcast's way to compare it with
-    use: Optional[Callable[[Any], Any]] = None  # run by each receiver before the object counts as had
+    use: Optional[Callable[[Any], Any]] = (
+        None  # run by each receiver before the object counts as had
+    )
     stream: bool = False  # measured too
 
 
@@ -56,7 +73,10 @@ def read_tensors(value: Dict[str, Any]) -> float:
 QUEUES: Dict[str, ways.Way] = {"ringcast": ways.ringcast_queue, "vllm": ways.vllm_queue}
 GROUPS: Dict[str, ways.Way] = {**QUEUES, "vllm-group": ways.vllm_group_queue}
 OBJECTS = {"ringcast-object": ways.ringcast_object, "gloo": ways.gloo_object}
-TENSORS: Dict[str, ways.Way] = {"ringcast": ways.ringcast_tensor_dict, "gloo": ways.gloo_tensor_dict}
+TENSORS: Dict[str, ways.Way] = {
+    "ringcast": ways.ringcast_tensor_dict,
+    "gloo": ways.gloo_tensor_dict,
+}
 PYOBJS: Dict[str, ways.Way] = {"ringcast": ways.ringcast_pyobj, "sglang": ways.gloo_pickle}
 TO_GROUPS = {"vllm": "ringcast", "vllm-group": "ringcast"}
 CASES: Dict[str, Case] = {
@@ -78,13 +98,17 @@ BY_RING = {
     for name, value in cases.CASES.items()
     if name in cases.ON_RINGS
 }
-BY_CADENCE: Dict[str, ways.Way] = {**QUEUES, "vllm-2ms": ways.vllm_queue_of_2_ms, "pipes": ways.pipes}
+BY_CADENCE: Dict[str, ways.Way] = {
+    **QUEUES,
+    "vllm-2ms": ways.vllm_queue_of_2_ms,
+    "pipes": ways.pipes,
+}
 CADENCE = {"metadata": Case(cases.CASES["metadata"], BY_CADENCE, {})}
 # What each command measures.
 COMMANDS = {"dropin": CASES, "object": BY_RING}
 
 
-# ---- A rank ----------------------------------------------------------------------------------------------------------
+# ---- A rank --------------------------------------------------------------------------------------
 
 
 def send_all(
@@ -133,8 +157,8 @@ def receive_all(
 
 
 def await_among_many(reader: ringcast.Reader) -> Any:
-    """With too few CPUs the source must not keep a receiver from running; nor sleep, for the first answer would then
-    wake the source, in the way of the other receivers."""
+    """With too few CPUs the source must not keep a receiver from running; nor sleep, for the first
+    answer would then wake the source, in the way of the other receivers."""
     while True:
         try:
             return reader.recv(0)
@@ -158,18 +182,26 @@ def drain(receive: ways.Call, rounds: int) -> float:
 
 
 class Rank:
-    """A rank: the pipe names the methods. Each rank has a ring to the others: rank 0 for objects, the others for
-    answers."""
+    """
+    A rank: the pipe names the methods. Each rank has a ring to the others: rank 0 for objects, the
+    others for answers.
+    """
 
-    def __init__(self, rank: int, ranks: int, store: str, command: str, vllm: Optional[str]) -> None:
+    def __init__(
+        self, rank: int, ranks: int, store: str, command: str, vllm: Optional[str]
+    ) -> None:
         self.rank, self.cases = rank, CADENCE if command == "cadence" else COMMANDS[command]
         self.oversubscribed = ranks > len(CPUS)
         os.sched_setaffinity(0, CPUS if self.oversubscribed else {CPUS[rank]})
         self.spin = None if self.oversubscribed else SPIN_OF_OBJECTS
         # Beside a drop-in the ring waits as the drop-in does.
-        self.waits: Dict[str, Any] = {"wait": "latency"} if command in IN_GROUPS else {"spin": self.spin}
+        self.waits: Dict[str, Any] = (
+            {"wait": "latency"} if command in IN_GROUPS else {"spin": self.spin}
+        )
         self.writer = ringcast.Writer(1 << 16) if rank else ringcast.Writer(**self.waits)
-        self.member = ways.Member(rank, ranks, harness.join(rank, ranks, store) if command in IN_GROUPS else None, vllm)
+        self.member = ways.Member(
+            rank, ranks, harness.join(rank, ranks, store) if command in IN_GROUPS else None, vllm
+        )
         self.calls: Dict[Any, ways.Call] = {}
         self.rest: Optional[Callable[[], None]] = None
 
@@ -178,7 +210,9 @@ class Rank:
             self.member = self.member._replace(ring=ringcast.Reader(handles[0], **self.waits))
         else:
             self.member = self.member._replace(ring=self.writer)
-            self.answers = [self.answer(ringcast.Reader(handle, spin=SPIN)) for handle in handles[1:]]
+            self.answers = [
+                self.answer(ringcast.Reader(handle, spin=SPIN)) for handle in handles[1:]
+            ]
         self.writer.wait_readers(1 if self.rank else len(handles) - 1, LIMIT)
         self.pace(plan)
 
@@ -205,7 +239,8 @@ class Rank:
         return left_out
 
     def run(self, way: str, rounds: int) -> Tuple[List[int], float]:
-        """The time of each send, or arrival, and the CPU's microseconds for a message, a rest included."""
+        """The time of each send, or arrival, and the CPU's microseconds for a message, a rest
+        included."""
         call = self.calls[self.case.ways[way]]
         start = time.process_time()
         if self.rank:
@@ -234,14 +269,16 @@ def serve(rank: int, pipe: Any, ranks: int, store: str, command: str, vllm: Opti
 
 
 @contextlib.contextmanager
-def all_ranks(count: int, plan: Plan, command: str, vllm: Optional[str] = None) -> Iterator[Processes]:
+def all_ranks(
+    count: int, plan: Plan, command: str, vllm: Optional[str] = None
+) -> Iterator[Processes]:
     with tempfile.TemporaryDirectory() as folder:
         with Processes(count, serve, count, os.path.join(folder, "store"), command, vllm) as ranks:
             ranks.ask(("prepare", ranks.hear(), plan))
             yield ranks
 
 
-# ---- Figures ---------------------------------------------------------------------------------------------------------
+# ---- Figures -------------------------------------------------------------------------------------
 
 
 class Turn(NamedTuple):
@@ -274,11 +311,15 @@ def take(ranks: Processes, name: str, case: Case) -> Tuple[List[str], Dict[str, 
     return [way for way in case.ways if way not in left_out], left_out
 
 
-def measure(ranks: Processes, name: str, case: Case, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
+def measure(
+    ranks: Processes, name: str, case: Case, chosen: List[str], seconds: float, gap: float
+) -> Dict[str, Any]:
     def stream(which: str, rounds: int) -> float:
         return min(ranks.ask(("stream", which, rounds + uncounted(rounds)))[1:])  # type: ignore[no-any-return]
 
-    turned: Dict[str, Callable[[int], Any]] = {which: functools.partial(turn, ranks, which) for which in chosen}
+    turned: Dict[str, Callable[[int], Any]] = {
+        which: functools.partial(turn, ranks, which) for which in chosen
+    }
     if case.stream and not gap:  # a stream has no gaps
         turned.update({f"{which} stream": functools.partial(stream, which) for which in chosen})
     turns = in_turns(turned, seconds, gap)
@@ -299,7 +340,10 @@ def figures(turns: Dict[str, List[Turn]], ratios: Dict[str, str]) -> Dict[str, A
         found[name] = {
             "p50_us": statistics.median(taken) / 1e3,
             "p99_us": percentile(taken, 0.99) / 1e3,
-            "cpu_us": [statistics.median(of_rank) for of_rank in zip(*(result.cpu_us for result in results))],
+            "cpu_us": [
+                statistics.median(of_rank)
+                for of_rank in zip(*(result.cpu_us for result in results))
+            ],
             "messages": len(taken),
         }
     return {
@@ -318,12 +362,20 @@ def check(vllm: Optional[str]) -> Optional[str]:
     if vllm is not None:
         vllm = os.path.abspath(vllm)
         if not os.path.isfile(os.path.join(vllm, *ways.VLLM_QUEUE.split(".")) + ".py"):
-            raise Failed(f"--vllm takes the folder of an unpacked vLLM, with vllm/ in it, and {vllm!r} is none")
+            raise Failed(
+                f"--vllm takes the folder of an unpacked vLLM, with vllm/ in it, and {vllm!r} is "
+                f"none"
+            )
     return vllm
 
 
 def run(
-    command: str, chosen: Sequence[str], sizes: Sequence[int], seconds: float, plan: Plan, vllm: Optional[str] = None
+    command: str,
+    chosen: Sequence[str],
+    sizes: Sequence[int],
+    seconds: float,
+    plan: Plan,
+    vllm: Optional[str] = None,
 ) -> Dict[str, Any]:
     """The figures of each case with each number of ranks, and the reasons why some are left out."""
     vllm = check(vllm) if command == "dropin" else None
@@ -360,5 +412,7 @@ def tables(found: Dict[str, Any]) -> List[Table]:
         ("ratio", "ratio"),
     ]
     optional = [("objects/s", "objects_per_s"), ("GB/s", "gb_per_s")]
-    columns += [column for column in optional if any(column[1] in figures for figures in rows.values())]
+    columns += [
+        column for column in optional if any(column[1] in figures for figures in rows.values())
+    ]
     return [("case", columns, rows)]

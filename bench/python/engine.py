@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of the messages that vLLM V1 sends its workers: vLLM's own, or stand-ins that have the same kinds of
-classes and the same fields. The fields are those of vLLM 0.33.0; of another version a field that is not there is left
-out.
+"""
+The classes of the messages that vLLM V1 sends its workers: vLLM's own, or stand-ins that have the
+same kinds of classes and the same fields. The fields are those of vLLM 0.33.0; of another version a
+field that is not there is left out.
 
 The stand-ins are at the top level of this module, where a reader finds them by name.
 """
@@ -35,28 +36,43 @@ class OutputKind(enum.Enum):
 
 
 _SAMPLING: Dict[str, Any] = dict(
-    n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, temperature=1.0, watermarking=None,
-    top_p=1.0, top_k=0, min_p=0.0, seed=None, stop=None, stop_token_ids=None, ignore_eos=False, max_tokens=16,
-    min_tokens=0, logprobs=None, prompt_logprobs=None, prompt_logprob_token_ids=None, prompt_logprob_start=None,
+    n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, temperature=1.0,
+    watermarking=None,
+    top_p=1.0, top_k=0, min_p=0.0, seed=None, stop=None, stop_token_ids=None, ignore_eos=False,
+    max_tokens=16,
+    min_tokens=0, logprobs=None, prompt_logprobs=None, prompt_logprob_token_ids=None,
+    prompt_logprob_start=None,
     logprob_token_ids=None, flat_logprobs=False, detokenize=True, skip_special_tokens=True,
-    spaces_between_special_tokens=True, include_stop_str_in_output=False, output_kind=OutputKind.CUMULATIVE,
-    stream_interval=None, skip_clone=False, output_text_buffer_length=0, _eos_token_id=None, _all_stop_token_ids=set,
-    _watermarking_skipped=False, structured_outputs=None, logit_bias=None, allowed_token_ids=None, extra_args=None,
-    bad_words=None, _bad_words_token_ids=None, skip_reading_prefix_cache=None, thinking_token_budget=None,
+    spaces_between_special_tokens=True, include_stop_str_in_output=False,
+    output_kind=OutputKind.CUMULATIVE,
+    stream_interval=None, skip_clone=False, output_text_buffer_length=0, _eos_token_id=None,
+    _all_stop_token_ids=set,
+    _watermarking_skipped=False, structured_outputs=None, logit_bias=None, allowed_token_ids=None,
+    extra_args=None,
+    bad_words=None, _bad_words_token_ids=None, skip_reading_prefix_cache=None,
+    thinking_token_budget=None,
     repetition_detection=None, routed_experts_prompt_start=0, trace_decode_token_ids=None,
 )  # fmt: skip
 _TYPES = {"output_kind": OutputKind, "_all_stop_token_ids": Set[int]}
 
 
 def _sampling_params() -> Any:
-    """A Struct with a __dict__ for cached properties, as vLLM's; a dataclass where msgspec is missing."""
+    """
+    A Struct with a __dict__ for cached properties, as vLLM's; a dataclass where msgspec is missing.
+    """
     field = msgspec.field if msgspec else dataclasses.field
     fields = [
-        (name, _TYPES.get(name, Any), field(default_factory=value) if isinstance(value, type) else value)
+        (
+            name,
+            _TYPES.get(name, Any),
+            field(default_factory=value) if isinstance(value, type) else value,
+        )
         for name, value in _SAMPLING.items()
     ]
     if msgspec:
-        return msgspec.defstruct("SamplingParams", fields, module=__name__, omit_defaults=True, dict=True)
+        return msgspec.defstruct(
+            "SamplingParams", fields, module=__name__, omit_defaults=True, dict=True
+        )
     made: Any = dataclasses.make_dataclass("SamplingParams", fields)
     made.__module__ = __name__
     return made
@@ -136,7 +152,11 @@ class FieldElem:
     field: BatchedField
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FieldElem) and self.field == other.field and np.array_equal(self.data, other.data)
+        return (
+            isinstance(other, FieldElem)
+            and self.field == other.field
+            and np.array_equal(self.data, other.data)
+        )
 
 
 class KwargsItem(collections.UserDict):  # type: ignore[type-arg]
@@ -157,16 +177,20 @@ class Engine(NamedTuple):
 
 STAND_IN = Engine(
     "stand-in" if msgspec else "stand-in, no msgspec",
-    SchedulerOutput, NewRequestData, CachedRequestData, SamplingParams, OutputKind, KwargsItem, FieldElem, BatchedField,
+    SchedulerOutput, NewRequestData, CachedRequestData, SamplingParams, OutputKind, KwargsItem,
+    FieldElem, BatchedField,
 )  # fmt: skip
 
 
 def find(vllm: Optional[str]) -> Engine:
-    """vLLM's classes, of the source in the folder `vllm` or of the installed package; else the stand-ins."""
+    """vLLM's classes, of the source in the folder `vllm` or of the installed package; else the
+    stand-ins."""
     if vllm is not None:
         sys.path.insert(0, os.path.abspath(vllm))
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the standard output is for the figures alone
+        with contextlib.redirect_stdout(
+            io.StringIO()
+        ):  # the standard output is for the figures alone
             output = importlib.import_module("vllm.v1.core.sched.output")
             sampling = importlib.import_module("vllm.sampling_params")
             inputs = importlib.import_module("vllm.multimodal.inputs")
@@ -176,7 +200,8 @@ def find(vllm: Optional[str]) -> Engine:
         return STAND_IN
     told = os.path.basename(os.path.abspath(vllm)) if vllm else f"vllm {version('vllm')}"
     return Engine(
-        told, output.SchedulerOutput, output.NewRequestData, output.CachedRequestData, sampling.SamplingParams,
+        told, output.SchedulerOutput, output.NewRequestData, output.CachedRequestData,
+        sampling.SamplingParams,
         sampling.RequestOutputKind, inputs.MultiModalKwargsItem, inputs.MultiModalFieldElem,
         inputs.MultiModalBatchedField,
     )  # fmt: skip

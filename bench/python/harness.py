@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all measurements share: turns, the rest between two messages, and processes with a pipe each."""
+"""
+What all measurements share: turns, the rest between two messages, and processes with a pipe each.
+"""
 
 import contextlib
 import datetime
@@ -14,7 +16,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 TURNS = 40  # of each way, in the time that there is
 LEAST = 2  # rounds of a turn
-IN_A_ROW = 20  # rounds of a turn with a gap, if so many take no longer than MOST: an engine's steps follow each other
+# rounds of a turn with a gap, if so many take no longer than MOST: an engine's steps follow each
+# other
+IN_A_ROW = 20
 MOST = 0.5  # seconds
 UNCOUNTED = 2  # turns that warm up, and tell how many rounds fill a turn
 UNKNOWN = 64 << 20  # bytes of a walk where the system does not tell the size of the L3 cache
@@ -22,7 +26,8 @@ SLEEP = 0.005  # seconds, where no --gap is given
 LIMIT = 300.0  # seconds until a silent process is an error: importing vLLM takes some, on each rank
 
 
-# Label of the rows, columns (title, path of keys), and the figures by row: see bench.tables.table_of.
+# Label of the rows, columns (title, path of keys), and the figures by row: see
+# bench.tables.table_of.
 Table = Tuple[str, List[Tuple[str, str]], Dict[str, Any]]
 
 
@@ -34,13 +39,17 @@ def say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-# ---- Turns -----------------------------------------------------------------------------------------------------------
+# ---- Turns ---------------------------------------------------------------------------------------
 
 
-def in_turns(ways: Dict[str, Callable[[int], Any]], seconds: float, gap: float = 0.0) -> Dict[str, List[Any]]:
-    """The results of each way(rounds), turn by turn, for some `seconds` in all; at least one turn of each. All other
-    load of the machine meets all ways alike. The number of rounds is such that the ways get the same time. `gap` is
-    that of the Plan."""
+def in_turns(
+    ways: Dict[str, Callable[[int], Any]], seconds: float, gap: float = 0.0
+) -> Dict[str, List[Any]]:
+    """
+    The results of each way(rounds), turn by turn, for some `seconds` in all; at least one turn of
+    each. All other load of the machine meets all ways alike. The number of rounds is such that the
+    ways get the same time. `gap` is that of the Plan.
+    """
     share = max(seconds / TURNS / len(ways), min(IN_A_ROW * gap, MOST))
     rounds = dict.fromkeys(ways, LEAST)
     results: Dict[str, List[Any]] = {name: [] for name in ways}
@@ -65,13 +74,16 @@ def percentile(values: List[int], share: float) -> int:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-# ---- Between two messages --------------------------------------------------------------------------------------------
+# ---- Between two messages ------------------------------------------------------------------------
 
 
 class Plan(NamedTuple):
-    """What the processes do between two messages. Between two steps of an engine other code runs, and the caches then
-    hold other data: each process walks over a block of memory, or sleeps. The source then waits until the gap since
-    the last message is over; the gap is twice as long as the walk, so that the receivers wait again."""
+    """
+    What the processes do between two messages. Between two steps of an engine other code runs, and
+    the caches then hold other data: each process walks over a block of memory, or sleeps. The
+    source then waits until the gap since the last message is over; the gap is twice as long as the
+    walk, so that the receivers wait again.
+    """
 
     gap: float = 0.0  # seconds from one message to the next
     walk: int = 0  # bytes
@@ -97,7 +109,9 @@ def plan(mode: Optional[str], gap: float, processes: int) -> Plan:
     took = min(timeit.repeat(rest, number=1, repeat=3))
     took *= -(-processes // len(os.sched_getaffinity(0)))
     if gap and gap < 2 * took:
-        raise Failed(f"--cold takes a longer gap, --gap {2.4 * took * 1e3:.0f} or more, or no --gap at all")
+        raise Failed(
+            f"--cold takes a longer gap, --gap {2.4 * took * 1e3:.0f} or more, or no --gap at all"
+        )
     return Plan(gap or 3 * took, walk)
 
 
@@ -126,7 +140,7 @@ def rest_of(plan: Plan, source: bool) -> Optional[Rest]:
     return Rest(plan, source) if plan.walk or plan.sleep or (source and plan.gap) else None
 
 
-# ---- Processes -------------------------------------------------------------------------------------------------------
+# ---- Processes -----------------------------------------------------------------------------------
 
 
 def join(rank: int, ranks: int, store: str) -> Any:
@@ -137,7 +151,9 @@ def join(rank: int, ranks: int, store: str) -> Any:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     limit = datetime.timedelta(seconds=LIMIT)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit
+    )
     return dist.group.WORLD
 
 
@@ -159,7 +175,9 @@ def _run(body: Callable[..., None], rank: int, pipe: Any, arguments: Sequence[An
 class Processes:
     """`count` processes that run body(rank, pipe, *arguments), until the pipe is closed."""
 
-    def __init__(self, count: int, body: Callable[..., None], *arguments: Any, method: str = "spawn") -> None:
+    def __init__(
+        self, count: int, body: Callable[..., None], *arguments: Any, method: str = "spawn"
+    ) -> None:
         self.count, self.body, self.arguments, self.method = count, body, arguments, method
         self.workers: List[Tuple[Any, Any]] = []  # process, pipe
 
@@ -167,7 +185,9 @@ class Processes:
         context: Any = multiprocessing.get_context(self.method)
         for rank in range(self.count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_run, args=(self.body, rank, theirs, self.arguments), daemon=True)
+            process = context.Process(
+                target=_run, args=(self.body, rank, theirs, self.arguments), daemon=True
+            )
             process.start()
             theirs.close()
             self.workers.append((process, ours))
@@ -177,7 +197,8 @@ class Processes:
         for process, pipe in self.workers:
             pipe.close()
             if kind or self.method == "fork":
-                process.kill()  # the other processes may wait for the failed one; a fork holds the others' pipes
+                # the other processes may wait for the failed one; a fork holds the others' pipes
+                process.kill()
         for process, _ in self.workers:
             process.join()
             process.close()
@@ -193,7 +214,9 @@ class Processes:
     def hear(self, without: int = -1) -> List[Any]:
         """One answer of each process; None of the process `without`."""
         answers: List[Any] = [None] * self.count
-        waiting: Dict[Any, int] = {pipe: rank for rank, (_, pipe) in enumerate(self.workers) if rank != without}
+        waiting: Dict[Any, int] = {
+            pipe: rank for rank, (_, pipe) in enumerate(self.workers) if rank != without
+        }
         while waiting:
             ready: List[Any] = multiprocessing.connection.wait(list(waiting), LIMIT)
             if not ready:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests with features that every rank has and needs the hash of: how many a second the ranks prepare, and what a
-request takes, phase by phase.
+"""Requests with features that every rank has and needs the hash of: how many a second the ranks
+prepare, and what a request takes, phase by phase.
 
-The ranks' schedulers are a stand-in for SGLang's (standin.py), with gloo and with ringcast in place, and loops around
-share_hash and share_once. Requests arrive at a rate, whether the ranks keep up or not. Rank 0 takes in all that have
-arrived, at most MOST_AT_ONCE, and broadcasts the list; each rank then prepares the requests in order. A request takes
-from its arrival until the last rank has the features and the right hash, which is checked. The figures of a rate are
-the medians of rounds, and all ways are in turns.
+The ranks' schedulers are a stand-in for SGLang's (standin.py), with gloo and with ringcast in
+place, and loops around share_hash and share_once. Requests arrive at a rate, whether the ranks keep
+up or not. Rank 0 takes in all that have arrived, at most MOST_AT_ONCE, and broadcasts the list;
+each rank then prepares the requests in order. A request takes from its arrival until the last rank
+has the features and the right hash, which is checked. The figures of a rate are the medians of
+rounds, and all ways are in turns.
 
-The rates are multiples of what the ranks reach each for itself when all requests are there at once, which is
-saturation. Where hashing is all that there is, sharing can gain a factor of N on N ranks: with a CPU for each rank all
-hash at a time, and with fewer CPUs each request is hashed once and not N times.
+The rates are multiples of what the ranks reach each for itself when all requests are there at once,
+which is saturation. Where hashing is all that there is, sharing can gain a factor of N on N ranks:
+with a CPU for each rank all hash at a time, and with fewer CPUs each request is hashed once and not
+N times.
 """
 
 import contextlib
@@ -46,7 +48,7 @@ class Plan(NamedTuple):
 QUICK = Plan(requests=24, rounds=3, offered=(1.0, 2.0))
 
 
-# ---- A rank ----------------------------------------------------------------------------------------------------------
+# ---- A rank --------------------------------------------------------------------------------------
 
 
 class Rank:
@@ -61,14 +63,19 @@ class Rank:
         # Memory that torch does not own, as received features have: no rank remembers a hash.
         self.calls = 0
         self.features = [
-            torch.from_numpy(torch.randn(nbytes // 4, generator=random).numpy().copy()) for _ in range(DIFFERENT)
+            torch.from_numpy(torch.randn(nbytes // 4, generator=random).numpy().copy())
+            for _ in range(DIFFERENT)
         ]
         self.module = standin.load("managers.schedule_batch")
-        self.hashes = [standin.load("managers.mm_utils").hash_feature(feature) for feature in self.features]
+        self.hashes = [
+            standin.load("managers.mm_utils").hash_feature(feature) for feature in self.features
+        ]
 
     def request(self, index: int) -> Any:
         item = self.module.MultimodalDataItem(self.features[index % DIFFERENT])
-        return SimpleNamespace(rid=f"request {index}", index=index, mm_inputs=SimpleNamespace(mm_items=[item]))
+        return SimpleNamespace(
+            rid=f"request {index}", index=index, mm_inputs=SimpleNamespace(mm_items=[item])
+        )
 
     def run(self, way: str, rate: float, count: int) -> Tuple[List[float], List[float], float]:
         """When each request arrived (rank 0) and was prepared, and the CPU seconds of this rank."""
@@ -93,7 +100,9 @@ class Rank:
                 if self.rank == 0:
                     time.sleep(max(0.0, arrivals[seen] - time.monotonic()))
                     now = time.monotonic()
-                    batch = [index for index in range(seen, count) if arrivals[index] <= now][:MOST_AT_ONCE]
+                    batch = [index for index in range(seen, count) if arrivals[index] <= now][
+                        :MOST_AT_ONCE
+                    ]
                 batch = receive(batch)
                 process([self.request(index) for index in batch])
                 seen += len(batch)
@@ -101,7 +110,9 @@ class Rank:
             return arrivals, done, time.process_time() - cpu  # without uninstall()
 
     @contextlib.contextmanager
-    def scheduler(self, way: str) -> Iterator[Tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]:
+    def scheduler(
+        self, way: str
+    ) -> Iterator[Tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]:
         import ringcast.sglang
 
         if way in ("share_hash", "share_once"):
@@ -118,12 +129,21 @@ class Rank:
                 standin.load("managers.scheduler")
                 ringcast.sglang.install()
             scheduler = standin.load("managers.scheduler").Scheduler
-            replaced = scheduler.process_input_requests, standin.load("managers.mm_utils").hash_feature
+            replaced = (
+                scheduler.process_input_requests,
+                standin.load("managers.mm_utils").hash_feature,
+            )
             if not all(hasattr(each, "__wrapped__") for each in replaced):
                 raise SystemExit(f"{way}: ringcast is not in the place of SGLang's functions")
         try:
-            made = standin.load("managers.scheduler").Scheduler(self.group, way in ("gloo", "drop-in, broadcast"))
-            yield made.recv_requests, made.process_input_requests, lambda function: setattr(made, "handled", function)
+            made = standin.load("managers.scheduler").Scheduler(
+                self.group, way in ("gloo", "drop-in, broadcast")
+            )
+            yield (
+                made.recv_requests,
+                made.process_input_requests,
+                lambda function: setattr(made, "handled", function),
+            )
         finally:
             ringcast.sglang.uninstall()
 
@@ -156,8 +176,10 @@ class Rank:
     # ---- Phases ----
 
     def phases(self, way: str, rounds: int) -> Dict[str, float]:
-        """Seconds of each phase here; of the transport: rank 0 when the bytes were sent, others when they were
-        there."""
+        """
+        Seconds of each phase here; of the transport: rank 0 when the bytes were sent, others when
+        they were there.
+        """
         phases = {EACH: self.hashed, "gloo": self.phases_of_gloo}[way]
         times: List[Dict[str, float]] = []
         for index in range(rounds + 1):
@@ -208,7 +230,7 @@ def serve(rank: int, pipe: Any, ranks: int, store: str, nbytes: int) -> None:
         harness.serve(served, pipe)
 
 
-# ---- Figures ---------------------------------------------------------------------------------------------------------
+# ---- Figures -------------------------------------------------------------------------------------
 
 
 def measure(ranks: Processes, way: str, rate: float, count: int) -> Dict[str, float]:
@@ -230,7 +252,10 @@ def in_turns(ranks: Processes, rate: float, plan: Plan) -> Dict[str, Dict[str, f
     for turn in range(plan.rounds):
         for way in WAYS if turn % 2 == 0 else reversed(WAYS):
             turns[way].append(measure(ranks, way, rate, plan.requests))
-    return {way: {key: statistics.median(each[key] for each in turns[way]) for key in turns[way][0]} for way in WAYS}
+    return {
+        way: {key: statistics.median(each[key] for each in turns[way]) for key in turns[way][0]}
+        for way in WAYS
+    }
 
 
 def rates_of(ranks: Processes, plan: Plan) -> Dict[str, Any]:
@@ -277,18 +302,29 @@ def run(sizes: Sequence[int], plan: Plan) -> Dict[str, Any]:
     }
 
 
-# ---- As tables -------------------------------------------------------------------------------------------------------
+# ---- As tables -----------------------------------------------------------------------------------
 
 
 def tables(found: Dict[str, Any]) -> List[Table]:
     made: List[Table] = []
     for case in found["cases"]:
         ranks = f"{case['ranks']} ranks"
-        made.append((f"{ranks}: ms of a request", [(key, key) for key in (*PHASES, "sum")], case["phases_ms"]))
+        made.append(
+            (
+                f"{ranks}: ms of a request",
+                [(key, key) for key in (*PHASES, "sum")],
+                case["phases_ms"],
+            )
+        )
         rows = {
             way: {
-                **{f"{each['per_s']:.1f}/s": each["ways"][way]["per_s"] for each in case["offered"]},
-                **{f"{each['per_s']:.1f}/s, p50": each["ways"][way]["p50_ms"] for each in case["offered"]},
+                **{
+                    f"{each['per_s']:.1f}/s": each["ways"][way]["per_s"] for each in case["offered"]
+                },
+                **{
+                    f"{each['per_s']:.1f}/s, p50": each["ways"][way]["p50_ms"]
+                    for each in case["offered"]
+                },
                 "at once": case["at_once"][way]["per_s"],
                 "ratio": case["ratios"][way],
                 "CPU, ms": case["at_once"][way]["cpu_ms"],

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What single features of a ring cost.
 
-batch    small values in a stream to another process, by send, send_bytes and send_many: values a second, until the
-         receiver has the last one
-asyncio  from a send until a sleeping receiver of another process has the value: in recv(), and in arecv() under asyncio
-         and uvloop
+batch    small values in a stream to another process, by send, send_bytes and send_many: values a
+         second, until the receiver has the last one
+asyncio  from a send until a sleeping receiver of another process has the value: in recv(), and in
+         arecv() under asyncio and uvloop
 """
 
 import asyncio
@@ -22,10 +22,15 @@ from bench.python.harness import Processes, Table, in_turns
 DEADLINE = 60.0
 
 
-# ---- batch -----------------------------------------------------------------------------------------------------------
+# ---- batch ---------------------------------------------------------------------------------------
 
 BATCH = 256  # values of one call
-BATCHES: Dict[str, Any] = {"bytes-16": b"x" * 16, "bytes-256": b"x" * 256, "str-16": "x" * 16, "int": 1 << 40}
+BATCHES: Dict[str, Any] = {
+    "bytes-16": b"x" * 16,
+    "bytes-256": b"x" * 256,
+    "str-16": "x" * 16,
+    "int": 1 << 40,
+}
 
 
 def _receive(rank: int, pipe: Any, handle: str) -> None:
@@ -57,15 +62,23 @@ def batch(names: Sequence[str], seconds: float) -> Dict[str, Any]:
 
         for name in names:
             value = BATCHES[name]
-            ways = {"send": way(writer.send, value, BATCH), "send_many": way(writer.send_many, [value] * BATCH, 1)}
+            ways = {
+                "send": way(writer.send, value, BATCH),
+                "send_many": way(writer.send_many, [value] * BATCH, 1),
+            }
             if isinstance(value, bytes):
                 ways["send_bytes"] = way(writer.send_bytes, value, BATCH)
-            rates = {each: statistics.median(turns) for each, turns in in_turns(ways, seconds).items()}
-            found["cases"][name] = {**rates, "ratio": rates["send_many"] / rates.get("send_bytes", rates["send"])}
+            rates = {
+                each: statistics.median(turns) for each, turns in in_turns(ways, seconds).items()
+            }
+            found["cases"][name] = {
+                **rates,
+                "ratio": rates["send_many"] / rates.get("send_bytes", rates["send"]),
+            }
     return found
 
 
-# ---- asyncio ---------------------------------------------------------------------------------------------------------
+# ---- asyncio -------------------------------------------------------------------------------------
 
 GAP = 0.002  # seconds between two sends: many times a reader's spinning, so each receiver sleeps
 FIRST = 5  # uncounted rounds: a receiver may still be starting
@@ -89,12 +102,19 @@ def _sleep(rank: int, pipe: Any, handles: List[str]) -> None:
 
 
 def wakeups(rounds: int) -> Dict[str, Any]:
-    """slept: the share of the sends before which the receiver in recv() slept; tasks are not counted."""
+    """
+    slept: the share of the sends before which the receiver in recv() slept; tasks are not counted.
+    """
     ways = LOOPS if util.find_spec("uvloop") else LOOPS[:-1]
-    found: Dict[str, Any] = {"cases": {}, "left_out": {way: "needs uvloop" for way in LOOPS if way not in ways}}
+    found: Dict[str, Any] = {
+        "cases": {},
+        "left_out": {way: "needs uvloop" for way in LOOPS if way not in ways},
+    }
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(ringcast.Writer(1 << 16)) for _ in ways]
-        processes = stack.enter_context(Processes(len(ways), _sleep, [writer.handle for writer in writers]))
+        processes = stack.enter_context(
+            Processes(len(ways), _sleep, [writer.handle for writer in writers])
+        )
         for writer in writers:
             writer.wait_readers(1, DEADLINE)
         for _ in range(rounds + FIRST):
@@ -110,10 +130,16 @@ def wakeups(rounds: int) -> Dict[str, Any]:
     return found
 
 
-# ---- As a table ------------------------------------------------------------------------------------------------------
+# ---- As a table ----------------------------------------------------------------------------------
 
 
 def tables(found: Dict[str, Any]) -> List[Table]:
     """A column for each figure, the unit in its name."""
     keys = dict.fromkeys(key for figures in found["cases"].values() for key in figures)
-    return [("case", [(key.replace("_us", ", us").replace("_", " "), key) for key in keys], found["cases"])]
+    return [
+        (
+            "case",
+            [(key.replace("_us", ", us").replace("_", " "), key) for key in keys],
+            found["cases"],
+        )
+    ]

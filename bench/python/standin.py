@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for the part of SGLang that the ranks' multimodal inputs go through: which function calls which, and what
-each passes on, as in SGLang 0.5.23. The text is this project's own. ringcast.sglang.install() replaces its functions as
-SGLang's.
+"""
+A stand-in for the part of SGLang that the ranks' multimodal inputs go through: which function calls
+which, and what each passes on, as in SGLang 0.5.23. The text is this project's own.
+ringcast.sglang.install() replaces its functions as SGLang's.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-def broadcast_pyobj(data: list, rank: int, dist_group=None, src: int = 0, force_cpu_device: bool = True):
+def broadcast_pyobj(data: list, rank: int, dist_group=None, src: int = 0, force_cpu_device=True):
     size = torch.zeros(1, dtype=torch.long)
     if rank == src:
         pickled = torch.from_numpy(numpy.frombuffer(pickle.dumps(data), numpy.uint8).copy())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways from rank 0 to the other ranks that are measured: ringcast's, pickle's by a ring, and gloo's, vLLM's and
-SGLang's own.
+"""The ways from rank 0 to the other ranks that are measured: ringcast's, pickle's by a ring, and
+gloo's, vLLM's and SGLang's own.
 
-All ranks of a group make a way at once. Rank 0 gets the function that sends, a call with the object; each other rank
-gets the function that receives, a call that returns the object.
+All ranks of a group make a way at once. Rank 0 gets the function that sends, a call with the
+object; each other rank gets the function that receives, a call that returns the object.
 """
 
 import importlib
@@ -36,10 +36,12 @@ def needs(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise LeftOut(f"needs {module.partition('.')[0]}, which can't be imported here: {error}") from None
+        raise LeftOut(
+            f"needs {module.partition('.')[0]}, which can't be imported here: {error}"
+        ) from None
 
 
-# ---- A ring ----------------------------------------------------------------------------------------------------------
+# ---- A ring --------------------------------------------------------------------------------------
 
 
 def ring(me: Member) -> Call:
@@ -55,7 +57,7 @@ def ring_of_pickles(me: Member) -> Call:
     return lambda value: send_bytes(dumps(value, 5))
 
 
-# ---- gloo ------------------------------------------------------------------------------------------------------------
+# ---- gloo ----------------------------------------------------------------------------------------
 
 
 def gloo_object(me: Member) -> Call:
@@ -82,8 +84,10 @@ class Blank(NamedTuple):
 
 
 def gloo_tensor_dict(me: Member) -> Call:
-    """vLLM's way: all but the tensors, with their types and shapes, as an object; then a broadcast for each tensor, all
-    begun before the first wait."""
+    """
+    vLLM's way: all but the tensors, with their types and shapes, as an object; then a broadcast for
+    each tensor, all begun before the first wait.
+    """
     import torch
     import torch.distributed as dist
 
@@ -102,13 +106,16 @@ def gloo_tensor_dict(me: Member) -> Call:
         box: List[Any] = [None]
         dist.broadcast_object_list(box, 0, group)
         value = {
-            key: torch.empty(item.shape, dtype=item.dtype) if isinstance(item, Blank) else item for key, item in box[0]
+            key: torch.empty(item.shape, dtype=item.dtype) if isinstance(item, Blank) else item
+            for key, item in box[0]
         }
         share([item for item in value.values() if isinstance(item, torch.Tensor)])
         return value
 
     def share(tensors: List[Any]) -> None:
-        for work in [dist.broadcast(tensor, 0, group, async_op=True) for tensor in tensors if tensor.numel()]:
+        for work in [
+            dist.broadcast(tensor, 0, group, async_op=True) for tensor in tensors if tensor.numel()
+        ]:
             work.wait()
 
     return receive if me.rank else send
@@ -138,18 +145,22 @@ def gloo_pickle(me: Member) -> Call:
     return receive if me.rank else send
 
 
-# ---- Pipes -----------------------------------------------------------------------------------------------------------
+# ---- Pipes ---------------------------------------------------------------------------------------
 
 
 def pipes(me: Member) -> Call:
-    """A pipe to each reader, for messages below 64 KiB, one at a time. The reader sleeps in read(): what any reader
-    waits for its CPU that neither spins nor knows when a message is due."""
+    """A pipe to each reader, for messages below 64 KiB, one at a time. The reader sleeps in read():
+    what any reader waits for its CPU that neither spins nor knows when a message is due."""
     import torch.distributed as dist
 
     ends = [] if me.rank else [os.pipe() for _ in range(me.ranks - 1)]
     paths = [[f"/proc/{os.getpid()}/fd/{end}" for end, _ in ends]]
     dist.broadcast_object_list(paths, 0, me.group)
-    files = [open(paths[0][me.rank - 1], "rb", 0)] if me.rank else [open(end, "wb", 0) for _, end in ends]
+    files = (
+        [open(paths[0][me.rank - 1], "rb", 0)]
+        if me.rank
+        else [open(end, "wb", 0) for _, end in ends]
+    )
     dist.barrier(me.group)  # until each reader has opened its pipe
     for end, _ in ends:
         os.close(end)
@@ -169,7 +180,7 @@ def pipes(me: Member) -> Call:
     return receive if me.rank else send
 
 
-# ---- Queues ----------------------------------------------------------------------------------------------------------
+# ---- Queues --------------------------------------------------------------------------------------
 
 
 def vllm_class(path: Optional[str]) -> Any:
@@ -225,7 +236,7 @@ def ringcast_queue(me: Member) -> Call:
     return queue(me, MessageQueue, EXECUTOR)
 
 
-# ---- ringcast's functions of groups ----------------------------------------------------------------------------------
+# ---- ringcast's functions of groups --------------------------------------------------------------
 
 
 def ringcast_object(me: Member) -> Call:
@@ -246,4 +257,8 @@ def ringcast_pyobj(me: Member) -> Call:
     from ringcast.sglang import broadcast_pyobj
 
     group, rank = me.group, me.rank
-    return (lambda: broadcast_pyobj([], rank, group)) if rank else (lambda value: broadcast_pyobj(value, 0, group))
+    return (
+        (lambda: broadcast_pyobj([], rank, group))
+        if rank
+        else (lambda value: broadcast_pyobj(value, 0, group))
+    )

@@ -17,7 +17,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ["include", "ring", "shm", "channel", "gpu", "python/extension", "tools"]
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'')
-FUNCTION = re.compile(r"^(?!struct|enum|union|static const|#)[A-Za-z_][^;={}]*\)\s*\{.*?^\}", re.M | re.S)
+FUNCTION = re.compile(
+    r"^(?!struct|enum|union|static const|#)[A-Za-z_][^;={}]*\)\s*\{.*?^\}", re.M | re.S
+)
 ONE_LINE = re.compile(r"^(?!struct|enum|union|#)[A-Za-z_][^;={}\n]*\) \{[^\n]*\}$", re.M)
 
 

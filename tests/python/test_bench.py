@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m bench.python: each command runs once with all that it measures. How long anything takes is not looked
-at."""
+"""
+python -m bench.python: each command runs once with all that it measures. How long anything takes is
+not looked at.
+"""
 
 import json
 import os
@@ -40,7 +42,8 @@ def may_run_where_it_might_before():
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in COMMANDS]
+    "command",
+    [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in COMMANDS],
 )
 def test_each_command_measures_each_of_its_cases(monkeypatch, capsys, command):
     monkeypatch.setattr(harness, "SLEEP", 1e-6)
@@ -49,7 +52,9 @@ def test_each_command_measures_each_of_its_cases(monkeypatch, capsys, command):
     monkeypatch.setattr(death, "WAYS", {"MessageQueue": death.WAYS["MessageQueue"]})
     command_line.main([command, *COMMANDS[command], "--format", "json"])
     found = json.loads(capsys.readouterr().out)
-    names = {case.get("name", "2 ranks") if isinstance(case, dict) else case for case in found["cases"]}
+    names = {
+        case.get("name", "2 ranks") if isinstance(case, dict) else case for case in found["cases"]
+    }
     assert names and names | set(found["left_out"]) >= set(command_line.CASES.get(command, []))
     texts = command_line.tables_of(found, command_line.tables.text)
     assert all(name in "\n".join(texts) for name in names)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of `make engines` with a stand-in engine, and what is said of them; the engines themselves are too large to
-run here."""
+"""
+The cases of `make engines` with a stand-in engine, and what is said of them; the engines themselves
+are too large to run here.
+"""
 
 import os
 import pathlib
@@ -19,8 +21,8 @@ import session
 
 
 class StandIn:
-    """One rank, a process that sleeps, and a token for each step. errors: whether a step after the rank's death is
-    one."""
+    """One rank, a process that sleeps, and a token for each step. errors: whether a step after the
+    rank's death is one."""
 
     errors, error_seconds = ["builtins.ConnectionError"], 300
 
@@ -69,8 +71,11 @@ def test_each_case_runs_and_its_row_is_told(monkeypatch, engine, case):
     found = {"ok": True, **session.CASES[case](engine, True)}
     assert found["ok"], found
     rounds = [
-        {"engine": "vllm", "case": case, "way": way, "round": 0, "token_hash": None, **found} for way in registry.WAYS
+        {"engine": "vllm", "case": case, "way": way, "round": 0, "token_hash": None, **found}
+        for way in registry.WAYS
     ]
     rows = run.medians(rounds)
     assert report.text(rows).count(case) == 2 and f"| {case} | " in report.of_engine(rows, "vllm")
-    assert all(line.startswith("vllm, ") for line in report.verdicts({"rows": rows, "rounds": rounds}))
+    assert all(
+        line.startswith("vllm, ") for line in report.verdicts({"rows": rows, "rounds": rounds})
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers: each adapter runs once in the smallest form, and the report is written. No speed is asserted."""
+"""bench/peers: each adapter runs once in the smallest form, and the report is written. No speed is
+asserted."""
 
 import json
 import os

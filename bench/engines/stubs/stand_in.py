@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for packages that SGLang imports and, on a CPU without AMX and without images, does not call: every
-submodule is found, and every attribute is a mock."""
+"""Stand-ins for packages that SGLang imports and, on a CPU without AMX and without images, does not
+call: every submodule is found, and every attribute is a mock."""
 
 import importlib.abc
 import importlib.machinery

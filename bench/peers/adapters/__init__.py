@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry: the name of each way, and the place of the class. A module is imported when a way is used: a missing
-peer is a reason in a row and no end of the run."""
+"""
+The registry: the name of each way, and the place of the class. A module is imported when a way is
+used: a missing peer is a reason in a row and no end of the run.
+"""
 
 import importlib
 import importlib.util
@@ -39,11 +41,15 @@ WAYS: Dict[str, str] = {
 
 
 def find(name: str) -> Type[Way]:
-    """The class of a way; LeftOut if the adapter can't be imported. A name such as "module:Class" is that of a class
-    outside of the registry."""
+    """
+    The class of a way; LeftOut if the adapter can't be imported. A name such as "module:Class" is
+    that of a class outside of the registry.
+    """
     module, _, attribute = WAYS.get(name, name).partition(":")
     try:
-        found: Type[Way] = getattr(importlib.import_module(f"adapters.{module}" if name in WAYS else module), attribute)
+        found: Type[Way] = getattr(
+            importlib.import_module(f"adapters.{module}" if name in WAYS else module), attribute
+        )
     except Exception as error:
         reason = " ".join(str(error).split())
         raise LeftOut(f"the adapter can't be imported: {type(error).__name__}: {reason}") from None
@@ -53,7 +59,9 @@ def find(name: str) -> Type[Way]:
 def way_class(name: str) -> Type[Way]:
     """The same; LeftOut if the way can't be used here."""
     found = find(name)
-    for needed in found.requires:  # not imported: some peers read the environment, which initialize() sets
+    for (
+        needed
+    ) in found.requires:  # not imported: some peers read the environment, which initialize() sets
         if importlib.util.find_spec(needed.partition(".")[0]) is None:
             raise LeftOut(f"needs {needed}, which is not installed")
     found.check()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of the adapters: a way from rank 0, which writes, to the rest of a group, which reads.
 
-Each member of the group makes the way with a Member, calls initialize(), then write() or read() many times, then
-cleanup(). Only the calls write(), read() and so on are measured. No way may lose a message.
+Each member of the group makes the way with a Member, calls initialize(), then write() or read()
+many times, then cleanup(). Only the calls write(), read() and so on are measured. No way may lose a
+message.
 """
 
 import pickle
@@ -13,7 +14,9 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 
 
 class LeftOut(Exception):
-    """The way can't be used here; the text is the reason, and becomes the status of the way's rows."""
+    """
+    The way can't be used here; the text is the reason, and becomes the status of the way's rows.
+    """
 
 
 class Member(NamedTuple):
@@ -31,7 +34,9 @@ class Member(NamedTuple):
         return self.processes - 1
 
     def publish(self, name: str, text: str) -> None:
-        """Hand a text, for example an address or a handle, to the rest of the group under a name."""
+        """
+        Hand a text, for example an address or a handle, to the rest of the group under a name.
+        """
         part = self.folder / f".{name}.{self.rank}"
         part.write_text(text)
         part.rename(self.folder / f"{name}.told")
@@ -47,23 +52,32 @@ class Member(NamedTuple):
         return path.read_text()
 
     def barrier(self, name: str, seconds: float = 60.0) -> None:
-        """Wait until all members have come here, in initialize() or cleanup(); a new name each time."""
+        """
+        Wait until all members have come here, in initialize() or cleanup(); a new name each time.
+        """
         self.publish(f"{name}-{self.rank}", "")
         for rank in range(self.processes):
             self.wait_for(f"{name}-{rank}", seconds)
 
 
 class Way:
-    """The base of all ways. A subclass sets its differences, and has write(), read() and more as the peer allows."""
+    """
+    The base of all ways. A subclass sets its differences, and has write(), read() and more as the
+    peer allows.
+    """
 
     family = ""  # of the peer
-    packages: Tuple[str, ...] = ()  # of which the first one installed tells the version; usual: the family
+    packages: Tuple[
+        str, ...
+    ] = ()  # of which the first one installed tells the version; usual: the family
     requires: Tuple[str, ...] = ()  # modules; where one is missing, the way is left out
     serialiser = "pickle5"  # of write_object(): "pickle5", "ringcast", or "own"
     readings: Tuple[str, ...] = ("bytes", "objects")  # and "in-place"
     collective = False  # write() waits until the readers have called read()
     copying = True  # read() returns a copy; False: the memory filled by write()
-    keeps: Optional[int] = None  # bytes; a message of this size or larger is read later than in write()
+    keeps: Optional[int] = (
+        None  # bytes; a message of this size or larger is read later than in write()
+    )
     payloads: Optional[Tuple[str, ...]] = None  # starts of names of payloads; None: any
     seconds = 60.0  # until initialize() must have ended
     note = ""  # into each row of the way
@@ -83,7 +97,8 @@ class Way:
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
-        """The words in front of the command of all members, as of mpiexec; [] where each is started alone."""
+        """The words in front of the command of all members, as of mpiexec; [] where each is started
+        alone."""
         return []
 
     @classmethod
@@ -99,7 +114,10 @@ class Way:
     # ---- Bytes: made beforehand, a write is the transport alone ----------------------------------
 
     def write(self, data: Any) -> None:
-        """Send bytes to all readers. The caller may change the data afterwards, unless the way `keeps` them."""
+        """
+        Send bytes to all readers. The caller may change the data afterwards, unless the way `keeps`
+        them.
+        """
         raise NotImplementedError
 
     def read(self) -> Any:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """eCAL: publish/subscribe over shared memory.
 
-As on eCAL's pages (eclipse-ecal.github.io/ecal, "Shared Memory Layer" and the Python samples). By default eCAL's
-publisher overwrites messages unread by a slow reader. With the acknowledgement a write waits until each reader's
-callback has the message: no message is lost. The callback hands the message over to the reader's thread by a queue.
+As on eCAL's pages (eclipse-ecal.github.io/ecal, "Shared Memory Layer" and the Python samples). By
+default eCAL's publisher overwrites messages unread by a slow reader. With the acknowledgement a
+write waits until each reader's callback has the message: no message is lost. The callback hands the
+message over to the reader's thread by a queue.
 """
 
 import queue
@@ -45,7 +46,11 @@ class Ecal(Way):
     def handshake(self) -> None:
         """Until both ends know each other, which takes eCAL's registration a second or two."""
         end = time.monotonic() + 30
-        count = self.subscriber.get_publisher_count if self.me.rank else self.publisher.get_subscriber_count
+        count = (
+            self.subscriber.get_publisher_count
+            if self.me.rank
+            else self.publisher.get_subscriber_count
+        )
         while count() < (1 if self.me.rank else self.me.readers):
             if time.monotonic() > end:
                 raise TimeoutError("eCAL's registration has not connected the members in 30 s")

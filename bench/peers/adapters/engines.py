@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of vLLM and SGLang, as the engines make them for their workers, and SGLang's broadcast_pyobj.
+"""The queues of vLLM and SGLang, as the engines make them for their workers, and SGLang's
+broadcast_pyobj.
 
-vLLM's is a ring of 10 blocks of 16 MiB in shared memory, and a ZeroMQ socket for larger messages: as in vLLM's own
-v1/executor/multiproc_executor.py. A reader spins for 1 s, then sleeps; a message on a second socket wakes the reader.
-SGLang's is an old version of vLLM's, in which a reader spins until the message is there: as in SGLang's own
-srt/distributed/parallel_state.py. The modules come from an unpacked wheel or source, or an installed package.
+vLLM's is a ring of 10 blocks of 16 MiB in shared memory, and a ZeroMQ socket for larger messages:
+as in vLLM's own v1/executor/multiproc_executor.py. A reader spins for 1 s, then sleeps; a message
+on a second socket wakes the reader. SGLang's is an old version of vLLM's, in which a reader spins
+until the message is there: as in SGLang's own srt/distributed/parallel_state.py. The modules come
+from an unpacked wheel or source, or an installed package.
 """
 
 import base64
@@ -67,7 +69,8 @@ class VllmQueue(Way):
         self.me.barrier("ready")
 
     def touch(self, memory: Any, size: int, count: int) -> None:
-        """Have the pages of the largest message, in each block, as after the first messages of a long-lived queue."""
+        """Have the pages of the largest message, in each block, as after the first messages of a
+        long-lived queue."""
         for start in range(0, size * count, size):
             for at in range(start, start + min(size, self.me.largest), mmap.PAGESIZE):
                 if self.me.rank:
@@ -76,8 +79,11 @@ class VllmQueue(Way):
                     memory.buf[at] = 0
 
     def write(self, data: Any) -> None:
-        """The queue keeps buffers of 1 MiB or more out of the pickle. A buffer too large for a block is sent from the
-        caller's memory after enqueue() has returned: larger data go into the pickle."""
+        """
+        The queue keeps buffers of 1 MiB or more out of the pickle. A buffer too large for a block
+        is sent from the caller's memory after enqueue() has returned: larger data go into the
+        pickle.
+        """
         in_ring = len(data) + ROOM < self.chunks[0]
         self.queue.enqueue(pickle.PickleBuffer(data) if in_ring else data)
 
@@ -110,8 +116,9 @@ class VllmQueue2ms(VllmQueue):
 
 
 class VllmQueueArena(VllmQueue):
-    """With enable_shm_tensor_arena: a tensor of 8 MiB or more is copied once, into a slot (8 of 256 MiB), and read
-    there in place. So the way sends tensors: for bytes a tensor, for a dict's arrays a tensor each, without a copy."""
+    """With enable_shm_tensor_arena: a tensor of 8 MiB or more is copied once, into a slot (8 of 256
+    MiB), and read there in place. So the way sends tensors: for bytes a tensor, for a dict's arrays
+    a tensor each, without a copy."""
 
     payloads = ("features", "bytes-16Mi", "bytes-64Mi")
     copying = False
@@ -159,8 +166,10 @@ class SglangQueue(VllmQueue):
 
 
 class SglangPyobj(Torch):
-    """By which the schedulers share the requests: a broadcast of the size of the pickle of a list, and one of the
-    pickle, over gloo."""
+    """
+    By which the schedulers share the requests: a broadcast of the size of the pickle of a list, and
+    one of the pickle, over gloo.
+    """
 
     family = "sglang"
     packages = ("sglang",)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""faster-fifo: a queue in shared memory for each reader. The pickle is made once, and put into each queue.
+"""faster-fifo: a queue in shared memory for each reader. The pickle is made once, and put into each
+queue.
 
-As on the page of the package (pypi.org/project/faster-fifo); `dumps` and `loads` are the constructor's own arguments.
-By design child processes inherit the package's queues. The members of a group are not children of a member:
-a queue reaches the reader as a pickle in which file descriptors stand as paths in /proc.
+As on the page of the package (pypi.org/project/faster-fifo); `dumps` and `loads` are the
+constructor's own arguments. By design child processes inherit the package's queues. The members of
+a group are not children of a member: a queue reaches the reader as a pickle in which file
+descriptors stand as paths in /proc.
 """
 
 import os

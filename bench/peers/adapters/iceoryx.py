@@ -2,9 +2,9 @@
 """iceoryx2: slices of bytes by publish/subscribe, polled, or waited for by an event.
 
 As in iceoryx2's own examples for Python (github.com/eclipse-iceoryx/iceoryx2, examples/python:
-publish_subscribe_dynamic_data and event) and the benchmark of publish/subscribe: the receiver polls. The overflow is
-off and the publisher waits for room: no message is lost. A reader reads in the shared memory; a write is a copy
-into a loan, or no copy, in place.
+publish_subscribe_dynamic_data and event) and the benchmark of publish/subscribe: the receiver
+polls. The overflow is off and the publisher waits for room: no message is lost. A reader reads in
+the shared memory; a write is a copy into a loan, or no copy, in place.
 """
 
 import ctypes
@@ -37,7 +37,9 @@ class Iceoryx2(Way):
         if self.me.rank == 0:
             service = self.service(f"peers/{self.me.folder.name}", create=True)
             publisher = service.publisher_builder().initial_max_slice_len(self.me.largest)
-            publisher = publisher.backpressure_strategy(iox2.BackpressureStrategy.RetryUntilDelivered)
+            publisher = publisher.backpressure_strategy(
+                iox2.BackpressureStrategy.RetryUntilDelivered
+            )
             self.publisher = publisher.create()
             self.me.publish("service", f"peers/{self.me.folder.name}")
         else:
@@ -55,7 +57,9 @@ class Iceoryx2(Way):
         if not create:
             return builder.open()
         builder = builder.history_size(0).max_publishers(1).max_subscribers(self.me.readers)
-        return builder.subscriber_max_buffer_size(WAITING).subscriber_max_borrowed_samples(2).create()
+        return (
+            builder.subscriber_max_buffer_size(WAITING).subscriber_max_borrowed_samples(2).create()
+        )
 
     def write(self, data: Any) -> None:
         self.reserve(len(data))[:] = data
@@ -106,7 +110,9 @@ class Iceoryx2Event(Iceoryx2):
         super().initialize()
         import iceoryx2 as iox2
 
-        builder = self.node.service_builder(iox2.ServiceName.new(f"peers-event/{self.me.folder.name}")).event()
+        builder = self.node.service_builder(
+            iox2.ServiceName.new(f"peers-event/{self.me.folder.name}")
+        ).event()
         if self.me.rank == 0:
             event = builder.max_notifiers(1).max_listeners(self.me.readers).create()
             self.notifier = event.notifier_builder().create()

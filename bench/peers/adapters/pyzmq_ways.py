@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pyzmq over ipc. One PUSH socket for each reader, as PUSH deals messages out among the connected readers; and
-PUB/SUB, which begins when all have subscribed (XPUB tells). No high-water mark, so PUB loses nothing.
+"""pyzmq over ipc. One PUSH socket for each reader, as PUSH deals messages out among the connected
+readers; and PUB/SUB, which begins when all have subscribed (XPUB tells). No high-water mark, so PUB
+loses nothing.
 
-As the page "Serializing messages with PyZMQ" advises, large messages are not copied (copy=False), nor large buffers of
-objects: these leave the pickle (protocol 5) and are further parts of the message. Large: 64 KiB, pyzmq's own threshold.
+As the page "Serializing messages with PyZMQ" advises, large messages are not copied (copy=False),
+nor large buffers of objects: these leave the pickle (protocol 5) and are further parts of the
+message. Large: 64 KiB, pyzmq's own threshold.
 """
 
 import pickle
@@ -67,7 +69,9 @@ class Zmq(Way):
         data = self.read()
         if not self.end.rcvmore:
             return pickle.loads(data)
-        return pickle.loads(data, buffers=[part.buffer for part in self.end.recv_multipart(copy=False)])
+        return pickle.loads(
+            data, buffers=[part.buffer for part in self.end.recv_multipart(copy=False)]
+        )
 
     def address(self, rank: int) -> str:
         return f"ipc://{self.me.folder}/zmq-{rank}"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ray: the shared-memory channel of compiled graphs.
 
-As in Ray's documentation (docs.ray.io, "Ray Compiled Graph") and in ray/experimental/channel. Ray makes channels
-between a driver and actors. The members of a group are processes of ours: rank 0 starts a Ray of the machine alone and
-is the driver; each reader is a further driver of the same Ray, and registers as a reader of the channel. An actor
-stands in for each reader where Ray asks for the readers' owners; no actor takes part in a message.
+As in Ray's documentation (docs.ray.io, "Ray Compiled Graph") and in ray/experimental/channel. Ray
+makes channels between a driver and actors. The members of a group are processes of ours: rank 0
+starts a Ray of the machine alone and is the driver; each reader is a further driver of the same
+Ray, and registers as a reader of the channel. An actor stands in for each reader where Ray asks for
+the readers' owners; no actor takes part in a message.
 """
 
 import os

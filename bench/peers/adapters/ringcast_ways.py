@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed frames; and
-pickles by the same ring, to tell the transport and the codec apart."""
+"""ringcast, as in docs/python.md: bytes by send_bytes() and a Frame read in place, objects as typed
+frames; and pickles by the same ring, to tell the transport and the codec apart."""
 
 from typing import Any
 
@@ -19,7 +19,9 @@ class Ringcast(Way):
 
         self.frame: Any = None
         if self.me.rank:
-            self.ring: Any = ringcast.Reader(self.me.wait_for("handle"), name=f"rank {self.me.rank}")
+            self.ring: Any = ringcast.Reader(
+                self.me.wait_for("handle"), name=f"rank {self.me.rank}"
+            )
             return
         self.ring = ringcast.Writer()
         self.me.publish("handle", self.ring.handle)

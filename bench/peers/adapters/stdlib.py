@@ -55,16 +55,20 @@ class Pipe(Stdlib):
 
 
 class SharedMemory(Stdlib):
-    """One slot in a SharedMemory, lossless: a message is written once every reader has acknowledged the last.
+    """One slot in a SharedMemory, lossless: a message is written once every reader has acknowledged
+    the last.
 
-    The slot begins with the number of the newest message and its length, then each reader's acknowledgement in a cache
-    line of its own. The writer waits for the acknowledgements, copies the bytes, stores the length, then the number; a
-    reader waits for the number, copies the bytes out, then acknowledges. Each word has one writer, and the CPU must
-    keep the order of stores, as x86 does; elsewhere this takes a lock, which shared_memory does not bring. A wait
-    spins, then sleeps 50 us at a time: shared_memory has no means to wait by.
+    The slot begins with the number of the newest message and its length, then each reader's
+    acknowledgement in a cache line of its own. The writer waits for the acknowledgements, copies
+    the bytes, stores the length, then the number; a reader waits for the number, copies the bytes
+    out, then acknowledges. Each word has one writer, and the CPU must keep the order of stores, as
+    x86 does; elsewhere this takes a lock, which shared_memory does not bring. A wait spins, then
+    sleeps 50 us at a time: shared_memory has no means to wait by.
     """
 
-    note = "one slot; a write waits until the last message is read; waits spin, then poll every 50 us"
+    note = (
+        "one slot; a write waits until the last message is read; waits spin, then poll every 50 us"
+    )
 
     def initialize(self) -> None:
         from multiprocessing import resource_tracker, shared_memory
@@ -72,10 +76,14 @@ class SharedMemory(Stdlib):
         self.count = 0
         if self.me.rank:
             self.memory = shared_memory.SharedMemory(self.me.wait_for("memory"))
-            with contextlib.suppress(Exception):  # only the writer unlinks it; Python 3.13 has track=False for this
+            with contextlib.suppress(
+                Exception
+            ):  # only the writer unlinks it; Python 3.13 has track=False for this
                 resource_tracker.unregister(self.memory._name, "shared_memory")  # type: ignore[attr-defined]
         else:
-            self.memory = shared_memory.SharedMemory(create=True, size=LINE * (1 + self.me.processes) + self.me.largest)
+            self.memory = shared_memory.SharedMemory(
+                create=True, size=LINE * (1 + self.me.processes) + self.me.largest
+            )
             self.me.publish("memory", self.memory.name)
         self.begin = LINE * (1 + self.me.processes)
         self.words = self.memory.buf[: self.begin].cast("Q")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed: objects over gloo, a pickle padded to an estimate over gloo, and objects over NCCL.
+"""torch.distributed: objects over gloo, a pickle padded to an estimate over gloo, and objects over
+NCCL.
 
 As in PyTorch's documentation (docs.pytorch.org, "Distributed communication package").
 """
@@ -28,7 +29,9 @@ class Torch(Way):
 
         torch.set_num_threads(1)
         where = f"file://{self.me.folder}/{self.backend}"
-        dist.init_process_group(self.backend, init_method=where, rank=self.me.rank, world_size=self.me.processes)
+        dist.init_process_group(
+            self.backend, init_method=where, rank=self.me.rank, world_size=self.me.processes
+        )
         dist.barrier()
 
     def cleanup(self) -> None:
@@ -60,7 +63,9 @@ class GlooObject(Torch):
 
 
 class NcclObject(GlooObject):
-    """The same by NCCL, which wants a GPU for each process: copies to the GPU and back belong to it."""
+    """
+    The same by NCCL, which wants a GPU for each process: copies to the GPU and back belong to it.
+    """
 
     family = "nccl"
     backend = "nccl"
@@ -77,14 +82,19 @@ class NcclObject(GlooObject):
 
         gpus = torch.cuda.device_count()
         if gpus < self.me.processes:
-            raise LeftOut(f"needs a GPU for each of {self.me.processes} processes, and there are {gpus}")
+            raise LeftOut(
+                f"needs a GPU for each of {self.me.processes} processes, and there are {gpus}"
+            )
         torch.cuda.set_device(self.me.rank)
         super().initialize()
 
 
 class GlooPadded(Torch):
-    """One broadcast of the expected size of a message, the real size in front. Only the rest, if any, goes in a second
-    broadcast. All ranks estimate the same, from the message before: an eighth more, in steps of 256 bytes."""
+    """
+    One broadcast of the expected size of a message, the real size in front. Only the rest, if any,
+    goes in a second broadcast. All ranks estimate the same, from the message before: an eighth
+    more, in steps of 256 bytes.
+    """
 
     family = "gloo"
 
