@@ -365,8 +365,7 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   return 0;
 }
 
-/* ---- What the tap sees of the ring
- * --------------------------------------------------------------------------- */
+/* ---- What the tap sees of the ring ----------------------------------------------------------- */
 
 int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) {
   int result = rc_check_fork(tap->forks);

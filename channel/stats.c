@@ -68,7 +68,7 @@ static int write_stats(const struct ringcast_stats *stats, struct ringcast_stats
   return result;
 }
 
-int rc_reader_stats_write(struct rc_slot *slot, struct ringcast_stats *out) {
+static int write_reader_stats(struct rc_slot *slot, struct ringcast_stats *out) {
   struct ringcast_stats stats = rc_stats_of(&slot->counts, &slot->waits);
   return write_stats(&stats, out);
 }
@@ -120,7 +120,7 @@ int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  return rc_reader_stats_write(&reader->ring.view.control->slots[reader->ring.slot], out);
+  return write_reader_stats(&reader->ring.view.control->slots[reader->ring.slot], out);
 }
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {

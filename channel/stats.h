@@ -70,7 +70,6 @@ uint64_t rc_max_frame(const struct rc_segment *segment);
 int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
                   struct ringcast_info *out);
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
-int rc_reader_stats_write(struct rc_slot *slot, struct ringcast_stats *out);
 int rc_writer_stats_write(struct rc_control *control, struct ringcast_stats *out);
 
 #endif

@@ -64,7 +64,7 @@ for switch in "${switches[@]}"; do
 done
 # Without all of them. Python does not see which one is missing: what memory a ring is made of does not reach it, nor
 # how a CPU waits or whether it spins first; without io_uring or pidfds it sleeps and is told as without all
-# of them, and without retain it copies; dlpack_api is one of these.
+# of them, and without retain it copies.
 RINGCAST_DISABLE=$everything RINGCAST_TEST_EXAMPLES=30 python no-extras-python -m 'not alike'
 run python-asan python_asan
 run python-fuzz cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds 100000

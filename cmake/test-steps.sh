@@ -133,7 +133,7 @@ python() {
 # The names that RINGCAST_DISABLE knows (docs/limits.md). Those that share a run have nothing to do with each other: of
 # what memory is, how a party waits, what is kept. Those of CUDA switch off nothing where there is no driver; the tests
 # with one of their own switch them off themselves.
-switches=("hugetlb,numa,spin" "shmem-huge,dlpack_api" "io_uring,retain" "pidfd,cpu_wait")
+switches=("hugetlb,numa,spin" "shmem-huge" "io_uring,retain" "pidfd,cpu_wait")
 # shellcheck disable=SC2034
 everything=$(IFS=, && echo "${switches[*]}")
 

@@ -3,8 +3,9 @@
  * A writer of a tensor on a CUDA device, and a reader in another process, by the steps atop
  * ringcast/gpu.h. Prints what arrived, and which way; without a usable GPU, prints the reason.
  *
- *   cc gpu.c -o gpu $(pkg-config --cflags --libs ringcast) -ldl && ./gpu       (hello.c says how
- * pkg-config finds it)
+ *   cc gpu.c -o gpu $(pkg-config --cflags --libs ringcast) -ldl && ./gpu
+ *
+ * hello.c says how pkg-config finds it.
  *
  * The writer has its memory of CUDA's driver, found as ringcast finds it, so that no toolkit is
  * needed here. A program that has one passes its own device pointers and streams. Nothing of CUDA

@@ -89,7 +89,4 @@ int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out);
  * count. rc_shape_layout has accepted the shape. */
 bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
-/* Whether the tensor has no gaps: the strides are those of C order, with the axes in any order. */
-bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides);
-
 #endif

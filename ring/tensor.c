@@ -67,7 +67,8 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
   return chained;
 }
 
-bool rc_strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
+/* Whether the tensor has no gaps: the strides are those of C order, with the axes in any order. */
+static bool strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
   if (rc_strides_are_c(ndim, shape, strides)) return true;
   int64_t expected = 1, count = 1;
   for (int32_t found = 0; found < ndim; found++) { /* the axes, from the innermost on */
@@ -91,7 +92,7 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
     if (!has_address && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
       return -EINVAL;
     bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
-    if (is_dense && !rc_strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
+    if (is_dense && !strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
       return -EINVAL;
   }
   return rc_packed_bytes(bits, count, out);

@@ -89,12 +89,6 @@ static int provide_run(struct rc_backing *backing, uint64_t first, uint64_t end,
   return 0;
 }
 
-bool rc_backing_has(const struct rc_backing *backing, uint64_t offset, uint64_t bytes) {
-  for (uint64_t i = first_chunk(offset); i < end_chunk(offset + bytes); i++)
-    if (backing->used[i] == 0) return false;
-  return true;
-}
-
 int rc_backing_provide(struct rc_backing *backing, uint64_t offset, uint64_t bytes) {
   uint64_t first = first_chunk(offset), end = end_chunk(offset + bytes), at = first;
   uint32_t now = rc_os.seconds();

@@ -117,9 +117,6 @@ struct rc_backing {
 int rc_backing_init(struct rc_backing *backing, struct rc_memory *memory);
 void rc_backing_free(struct rc_backing *backing);
 
-/* Whether a range is backed. */
-bool rc_backing_has(const struct rc_backing *backing, uint64_t offset, uint64_t bytes);
-
 /* Backs a range: from then on no write to the range fails. A range that is backed costs nothing.
  * -ENOMEM, -ENOSPC and other errors of the kernel, with the error text; a part of the range may be
  * backed then. */

@@ -67,8 +67,7 @@ bool rc_feature_disabled(const char *what) {
 
 int rc_features_check(void) {
   static const char known[] =
-      "hugetlb, shmem-huge, numa, io_uring, pidfd, cpu_wait, spin, retain, dlpack_api,"
-      " cuda, cuda_register";
+      "hugetlb, shmem-huge, numa, io_uring, pidfd, cpu_wait, spin, retain, cuda, cuda_register";
   const char *list = getenv("RINGCAST_DISABLE");
   size_t length;
   if (!list) return 0;

@@ -127,8 +127,7 @@ static struct named split(struct named *rest) {
   return first;
 }
 
-/* ---- Nested values: leaves
- * ---------------------------------------------------------------------------------- */
+/* ---- Nested values: leaves ------------------------------------------------------------------- */
 
 static void put_text(struct walk *walk, const struct ringcast_token *token) {
   static const struct named unknown = {.data = (const uint8_t *)"?", .bytes = 1};
@@ -216,8 +215,7 @@ static void put_item(struct walk *walk, uint64_t number) {
   else put(walk->text, "%" PRIu64, number);
 }
 
-/* ---- Nested values: containers
- * ------------------------------------------------------------------------------ */
+/* ---- Nested values: containers --------------------------------------------------------------- */
 
 static bool put_value(struct walk *walk, int depth);
 
@@ -352,8 +350,7 @@ static bool put_container(struct walk *walk, const struct ringcast_token *token,
   }
 }
 
-/* ---- Nested values: one
- * --------------------------------------------------------------------------------- */
+/* ---- Nested values: one ---------------------------------------------------------------------- */
 
 /* Returns false if the token is no leaf. */
 static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {

@@ -80,7 +80,7 @@ struct recording_gap {
 struct recording_end {
   uint64_t index; /* unknown; of recorders of 0.1: the offset of an index */
   uint64_t frames, bytes, gaps;
-  uint64_t digest; /* of all frames: the sum of recording_mix */
+  uint64_t digest; /* of all frames: the sum of their shares */
   int64_t first, last;
   uint64_t zeros;
 };
@@ -106,7 +106,6 @@ static inline uint64_t recording_length(uint64_t bytes) {
 uint64_t recording_header_check(const struct recording_header *header);
 uint64_t recording_record_check(const struct recording_record *record, uint64_t id,
                                 uint64_t offset);
-uint64_t recording_mix(uint64_t number, uint64_t hash); /* a frame's share of the digest */
 
 /* The frames of a file, or of a part. */
 struct recording_sum {

@@ -35,7 +35,7 @@ uint64_t recording_record_check(const struct recording_record *record, uint64_t 
   return XXH3_64bits_withSeed(record, offsetof(struct recording_record, check), id + offset);
 }
 
-uint64_t recording_mix(uint64_t number, uint64_t hash) {
+static uint64_t mix(uint64_t number, uint64_t hash) {
   return XXH3_64bits_withSeed(&hash, sizeof hash, number);
 }
 
@@ -43,7 +43,7 @@ void recording_sum_add(struct recording_sum *sum, const struct recording_record 
                        uint64_t hash) {
   if (sum->frames == 0) sum->first = record->time;
   sum->last = record->time;
-  sum->digest += recording_mix(record->number, hash);
+  sum->digest += mix(record->number, hash);
   sum->frames++;
   sum->bytes += record->bytes;
 }

@@ -47,8 +47,7 @@ struct disk {
   bool direct, grows;
 };
 
-/* ---- The disk: its thread
- * ------------------------------------------------------------------------------ */
+/* ---- The disk: its thread -------------------------------------------------------------------- */
 
 static void grow(struct disk *disk, uint64_t end) {
   while (disk->grows && disk->grown < end) {
@@ -115,8 +114,7 @@ static int start_thread(struct disk *disk) {
   return -result;
 }
 
-/* ---- The disk: its file
- * -------------------------------------------------------------------------------- */
+/* ---- The disk: its file ---------------------------------------------------------------------- */
 
 static int fail(int result, char why[256], const char *what, const char *path) {
   snprintf(why, 256, "%s %.180s: %s", what, path, strerror(-result));
@@ -186,8 +184,7 @@ static int disk_open(const char *path, uint64_t memory, struct disk **out, char 
   return result;
 }
 
-/* ---- The disk: its memory
- * ----------------------------------------------------------------------------------- */
+/* ---- The disk: its memory -------------------------------------------------------------------- */
 
 /* The memory for the bytes of the file from `offset` on, at least one: `*room` of them are
  * contiguous. Waits for the disk if all memory is in use; of bytes that no disk_write was told,

@@ -246,8 +246,7 @@ void text_table_print(struct text_table *table, FILE *out) {
 
 enum { NAME = 26, CELL = 10 }; /* columns of a name; of a figure, at least */
 
-/* ---- Reports: JSON
- * ------------------------------------------------------------------------------------ */
+/* ---- Reports: JSON --------------------------------------------------------------------------- */
 
 static void break_line(const struct report *report) {
   if (report->line) putchar(' ');
@@ -263,8 +262,7 @@ static void begin_figure(struct report *report, const char *key) {
   fputs(": ", stdout);
 }
 
-/* ---- Reports: text
- * ------------------------------------------------------------------------------------ */
+/* ---- Reports: text --------------------------------------------------------------------------- */
 
 static void append(char text[512], int width, const char *word) {
   size_t length = strlen(text);
@@ -304,8 +302,7 @@ static void add_figure(struct report *report, const char *key, const char *word)
   }
 }
 
-/* ---- Reports: both
- * ------------------------------------------------------------------------------------ */
+/* ---- Reports: both --------------------------------------------------------------------------- */
 
 void report_open(struct report *report, const char *key, char bracket) {
   if (report->json) {

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cases between processes, and of the hot path. frames.c has the cases of a frame's contents.
+ *
  *   full, spill, pages, tap
  *            streams with a ring of one page, which has room for three frames; with frames just
- * below and just above half the ring; in each kind of memory; with a tap. `ringcast perf
- * throughput` measures frames of any size, and more readers batch    streams of small messages:
- * single calls, batches, and the floor stores   streams of large frames, copied into the ring and
- * out of the ring by memcpy, or past the cache alone    the two halves of the hot path in one
- * process: reserve and commit, next and release; no byte of payload is touched. The half way from
- * process to process is `ringcast perf latency`
+ *            below and just above half the ring; in each kind of memory; with a tap. `ringcast perf
+ *            throughput` measures frames of any size, and more readers
+ *   batch    streams of small messages: single calls, batches, and the floor
+ *   stores   streams of large frames, copied into the ring and out of the ring by memcpy, or past
+ *            the cache
+ *   alone    the two halves of the hot path in one process: reserve and commit, next and release;
+ * no byte of payload is touched. The half way from process to process is `ringcast perf latency`
  */
 #define _GNU_SOURCE
 #include "bench/micro/cases.h"

@@ -3,10 +3,11 @@
  * them; `writer:a_lease` runs those alone that have "a lease" in their name.
  *
  *   --real [--after FILE]   with the driver of a device: leaves those scenarios out that need the
- * fake, and prints a line of JSON for each, but for those that FILE has a line of: {"probe",
- * "result", "why", "figures"}. Results: "ok"; "failed", which makes the program fail; "skipped":
- * something is not here. What needs a pool is skipped where GPU_PROBE_INLINE has the reason, of
- *                           doctor, why there is none.
+ *                           fake, and prints a line of JSON for each, but for those that FILE has a
+ *                           line of: {"probe", "result", "why", "figures"}. Results: "ok";
+ *                           "failed", which makes the program fail; "skipped": something is not
+ *                           here. What needs a pool is skipped where GPU_PROBE_INLINE has the
+ *                           reason, of doctor, why there is none.
  *   --json                  the same lines with the fake
  *
  * Without check or anything else, as a device may be where nothing can be installed. */

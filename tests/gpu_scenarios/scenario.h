@@ -12,11 +12,13 @@
  *     comes writer slots_used=0  what soon is so, by another thread's doing
  *
  *   each CALL cuMemAlloc cuIpcGetMemHandle    the scenario once for each of them, which is $CALL in
- * its steps; values each CALL/SAYS cuMemAlloc/memory ...      of two variables have a slash between
- * them
+ *                                             its steps
+ *   each CALL/SAYS cuMemAlloc/memory ...      the same; values of two variables have a slash
+ * between
  *     + cuMemcpyHtoDAsync                     the line before goes on
  *   times 5                                   the lines below that are indented more, five times;
- * $i counts from 0 again STEP                                until the step gives what it should
+ *                                             $i counts from 0
+ *   again STEP                                until the step gives what it should
  *   child STEP                                in a child of a fork
  *   interrupt STEP                            while signals come
  *   - STEP                                    nothing
@@ -26,8 +28,9 @@
  *                                             but for `r& STEP ... r: join = X`
  *   kill r; stop r; continue r                by a signal
  *   exit r; exit-at-once r                    by itself; where it hangs in that for long, the
- * scenario goes on figure NAME STEP                          how long the step takes, and what it
- * gives; any result will do
+ *                                             scenario goes on
+ *   figure NAME STEP                          how long the step takes, and what it gives; any
+ * result will do
  *
  * A name in quotation marks may have spaces. A number may be a sum of products, with K and M: 2M+1.
  * Frames, leases, holds and memory are named by letters. What a scenario leaves open is closed at

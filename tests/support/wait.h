@@ -72,8 +72,7 @@ static inline void signal_value(struct target *target, uint64_t value) {
   rc_wake(&target->event);
 }
 
-/* ---- Once the sleeper has looked for the last time, and is about to sleep, something happens,
- * once.  */
+/* ---- Something happens once, after the sleeper's last look ----------------------------------- */
 
 static void (*happening)(void *context);
 static void *of_it;

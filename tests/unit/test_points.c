@@ -15,8 +15,7 @@ void rc_test_point(unsigned point) {
   if (at_point) at_point(point);
 }
 
-/* ---- A peer that takes every slot again as soon as the slot is free, in the name of a dead
- * process  */
+/* ---- A peer that takes every free slot again, in the name of a dead process ------------------ */
 
 /* Strikes: without a bound in the library, the peer strikes so often and then gives up. */
 #define MOST 100000
@@ -137,9 +136,7 @@ TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   ringcast_reader_close(reader);
 }
 
-/* ---- A reader that joins at the newest frame, which lies in spill memory, while the writer takes
- * the memory back --
- */
+/* ---- A reader joins at the newest frame while the writer takes its memory back --------------- */
 
 static ringcast_writer *taking;
 static enum rc_point meeting;

@@ -32,9 +32,8 @@ static void prepare(void) {
 }
 
 TEST(each_name_is_one_that_the_library_knows) {
-  static const char known[] =
-      ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,retain,dlpack_api,cuda,"
-      "cuda_register,";
+  static const char known[] = ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,retain,cuda,"
+                              "cuda_register,";
   const char *list = getenv("RINGCAST_DISABLE");
   char copy[256], word[270], *rest = copy;
   snprintf(copy, sizeof copy, "%s", list ? list : "");
@@ -68,7 +67,7 @@ TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
     ck_assert(!refused && !reader && !tap);
   }
   setenv("RINGCAST_DISABLE",
-         " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,retain,dlpack_api,"
+         " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,retain,"
          "cuda, cuda_register",
          1);
   ringcast_reader_close(attach(writer));

@@ -17,8 +17,8 @@
 #define PERF_MAX_CPUS    1024
 #define PERF_MAX_READERS 256
 #define PERF_MAX_SIZES   32
-#define PERF_LINE \
-  128 /* so far apart, two words share no cache line, and no pair that is fetched together */
+/* So far apart, two words share no cache line, and no pair that is fetched together. */
+#define PERF_LINE 128
 
 struct perf_options {
   const char *name; /* of the measurement */

@@ -233,7 +233,7 @@ static int frame_contains(PyObject *object, PyObject *key) {
   return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
 }
 
-PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+static PyObject *get_hashes(PyObject *object, void *Py_UNUSED(closure)) {
   return look(object, rc_py_inspect_hashes, NULL);
 }
 
@@ -330,7 +330,7 @@ static PyMemberDef frame_members[] = {
 };
 
 static PyGetSetDef frame_properties[] = {
-    {"hashes", rc_py_frame_hashes, NULL, RC_DOC_Frame_hashes, NULL},
+    {"hashes", get_hashes, NULL, RC_DOC_Frame_hashes, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

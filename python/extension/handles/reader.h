@@ -123,7 +123,6 @@ const struct ringcast_frame *rc_py_frame_of(PyObject *frame);
 /* As rc_py_reader_stash; for Python the Frame is released then. */
 bool rc_py_frame_stash(PyObject *frame, bool device_failed);
 PyObject *rc_py_frame_exit(PyObject *frame, PyObject *exception);
-PyObject *rc_py_frame_hashes(PyObject *frame, void *closure);
 /* Copies out the frame's object, or the object of `part`, a frame inside the frame's memory.
  * `classes`: as in rc_py_classes_allowed; NULL: pickles if the Reader allows pickles. If the Reader
  * allows none, the Reader's own classes count, unless `are_given`. */

@@ -17,7 +17,7 @@ static int none_or_raised(void) {
 
 /* ---- torch's --------------------------------------------------------------------------------- */
 
-bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out) {
+static bool ordinal_of(struct rc_py_state *state, PyObject *tensor, int32_t *out) {
   PyObject *device = PyObject_CallMethodNoArgs(tensor, state->names.get_device);
   if (!device) return false;
   long ordinal = PyLong_AsLong(device);
@@ -72,7 +72,7 @@ static bool record(struct rc_py_state *state, const struct rc_py_source *source)
 bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor) {
   struct rc_py_source source = {.keep = tensor};
   if (!rc_py_device_may_start(state)) return false;
-  if (!rc_py_torch_ordinal(state, tensor, &source.device)) return false;
+  if (!ordinal_of(state, tensor, &source.device)) return false;
   return rc_py_torch_stream(state, source.device, &source.stream) && record(state, &source);
 }
 
@@ -126,7 +126,7 @@ static PyObject *empty_beside(struct rc_py_state *state, PyObject *arena, int dt
   const struct ringcast_item none = {.ndim = 1, .strides = {1}};
   int32_t device;
   uint64_t address;
-  if (!rc_py_torch_ordinal(state, arena, &device)) return NULL;
+  if (!ordinal_of(state, arena, &device)) return NULL;
   return rc_py_torch_empty_on(state, dtype, &none, device, &address);
 }
 

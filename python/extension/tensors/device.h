@@ -33,7 +33,6 @@ int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device,
 
 /* In torch.c: the address of a tensor's memory, and the ordinal of the device. */
 bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **out);
-bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
 /* torch's current stream of the device. */
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
 /* torch.empty(shape, dtype=..., device=...), or empty_strided, with the item's shape and order;
