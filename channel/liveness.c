@@ -42,7 +42,8 @@ static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
 
 /* ---- The writer's view of its readers -------------------------------------------------------- */
 
-/* Whether the clock runs for the present call. */
+/* Whether the clock runs, and no reserve has succeeded since it began: on the hot path a reserve
+ * does not stop the clock, but opens a reservation, whose commit moves the tail. */
 static bool is_waiting(const ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
   return liveness->since != 0 && liveness->tail == writer->ring.tail &&

@@ -192,8 +192,8 @@ static void wake_retainers(ringcast_writer *writer) {
  * position counts. True: the position has changed. */
 static bool publish_wanted(ringcast_writer *writer, uint64_t wanted) {
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
-  bool changed = writer->published != wanted;
-  writer->published = wanted;
+  bool changed = writer->wanted_shown != wanted;
+  writer->wanted_shown = wanted;
   if (changed) writer->settled_at = 0;
   /* K1 -> K3. Relaxed: E5 of wake_retainers publishes the store. */
   rc_store_relaxed(&writer->ring.view.control->wanted, wanted);

@@ -389,8 +389,8 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
 /* Fetching a line takes about as long as writing 12 small frames. */
 #define RC_FETCH_AHEAD (12 * (uint64_t)RC_LINE)
 
-/* W0 of the next frame, in case it is as long as the last one, of `bytes`. The caller has passed
- * the signaller's fence (E5), which would wait for this line. */
+/* W0 of the next frame, in case it is as long as the last one, of `bytes`. Call it
+ * after rc_eventcount_is_asleep, whose fence (E5) would else wait for this line. */
 static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
   const struct rc_ring *ring = &writer->view;
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail;
@@ -433,6 +433,8 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   /* If the caller does not pass on the address of *out, the compiler keeps *out in registers. */
   *out = (struct rc_ring_frame){
       .data = frame + 1, .position = reader->next, .bytes = bytes, .kind = rc_meta_kind(meta)};
+  /* Now next != cursor, so the frame is held. Its lease is there already (struct rc_held). A walk
+   * through a packed frame has a pin, and so never comes here. */
   reader->next = end;
   return true;
 }
