@@ -85,7 +85,7 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct
                                .cpus = cpus,
                                .spin_asked = spin_ns != 0,
                                .cpu_wait = rc_cpu_wait_choose(),
-                               .credit = MOST_CREDIT / 2,
+                               .spin_credit = MOST_CREDIT / 2,
                                .wake_cost = MOST_COST,
                                .warm_ns = FIRST_WARM};
   if (waiter->spin_asked) {
@@ -123,7 +123,7 @@ static bool should_spin(struct rc_waiter *waiter) {
 
 static bool should_yield(struct rc_waiter *waiter) {
   if (!waiter->may_yield || !waiter->oversubscribed) return false;
-  if (waiter->credit == 0 && !waiter->spin_asked) return false;
+  if (waiter->spin_credit == 0 && !waiter->spin_asked) return false;
   return rc_holdoff_permits(&waiter->holdoff);
 }
 
@@ -146,8 +146,8 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool came, bool spun
     waited -= waiter->wake_cost;
   }
   int64_t most = waiter->oversubscribed ? YIELD_NS : waiter->spin_ns;
-  if (came && waited <= most) waiter->credit += waiter->credit < MOST_CREDIT;
-  else waiter->credit -= waiter->credit > 0;
+  if (came && waited <= most) waiter->spin_credit += waiter->spin_credit < MOST_CREDIT;
+  else waiter->spin_credit -= waiter->spin_credit > 0;
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */

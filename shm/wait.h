@@ -161,8 +161,8 @@ struct rc_waiter {
   bool oversubscribed;   /* fewer CPUs than participants, at the last check */
   uint32_t participants; /* at the last check; a dead reader counts until the writer removes it */
   bool naps;             /* a tap: sleeps unannounced, so that signallers need not wake it */
-  uint32_t credit; /* up by one per wait that a spin ended or would have ended, else down by one */
-  int64_t wake_cost;         /* the estimated time of a wake-up */
+  uint32_t spin_credit;  /* up by one per wait that a spin ended or would have ended, else down */
+  int64_t wake_cost;     /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
   struct rc_cadence cadence;
   void (*warm)(void *context); /* called before a window; NULL: nothing to call */
@@ -212,7 +212,7 @@ static inline void rc_relax(void) {
 
 /* Whether spinning is likely to pay off now. */
 static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
-  if (waiter->spin_ns == 0 || (waiter->credit == 0 && !waiter->spin_asked)) return false;
+  if (waiter->spin_ns == 0 || (waiter->spin_credit == 0 && !waiter->spin_asked)) return false;
   /* Relaxed: advice. If the number of participants has changed, rc_wait decides. */
   return !waiter->oversubscribed &&
          waiter->participants == rc_load_relaxed(&waiter->cpus->participants);
