@@ -223,7 +223,7 @@ static int check_room(void *context) {
   for (;;) {
     int result = take_room(request); /* the blocker may have left */
     if (result != -EAGAIN) return result;
-    int verdict = rc_liveness_check_blockers(writer, wanted_now(request));
+    int verdict = rc_liveness_check_readers(writer, wanted_now(request));
     if (verdict != 0) return verdict;
     if (request->removals == 0) return -EAGAIN;
     request->removals--;
