@@ -398,9 +398,11 @@ static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
   if (result != 0) return result;
   const struct rc_wait how = {
       .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
-  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
-  result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->poller) result = arm(wait);
+  const uint64_t waits = reader->waiter.waits, sleeps = reader->waiter.sleeps;
+  result = rc_wait(&reader->waiter, &how, timeout_ns);
+  if (timeout_ns != 0 && reader->waiter.waits != waits)
+    rc_count_wait_for_frame(reader, reader->waiter.sleeps - sleeps);
+  if (result == -EAGAIN && reader->poller) result = arm(wait); /* a failed try arms it */
   if (result != 0) return fail_to_read(reader, result);
   return 0;
 }
