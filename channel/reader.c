@@ -422,6 +422,15 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 
 /* ---- Next ------------------------------------------------------------------------------------ */
 
+/*
+ *   ringcast_reader_next  rc_ring_next_plain: a plain frame is there, and the reader holds none
+ *     next_slowly         take_packed: only the next message of a packed frame is wanted
+ *       take_slowly       ends retained frames, tells what is taken, checks spilled frames; also
+ *                         for ringcast_reader_next_many
+ *         wait_for_frame  rc_wait, which calls poll_frame and check_writer
+ *           take          rc_ring_take (a message, or rc_ring_next); of a group: rc_ring_next_many
+ */
+
 /* Checks a spilled frame before its lease. After an error the frame is still the next frame. */
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
   /* Relaxed: the acquire of the frame's commit covers the epoch. */

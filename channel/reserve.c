@@ -5,6 +5,13 @@
  * rc_writer_reserve_slowly tries, waits if there is no room, and says what failed. A wait polls for
  * room; at times it also checks the reader in the way and all others (liveness.c), and publishes
  * the position `wanted`, by which readers know whether to wake the writer.
+ *
+ *   rc_writer_reserve_slowly   poll_room; without room, wait_for_room
+ *     wait_for_room            announces the wait; rc_wait then calls poll_room and check_room
+ *       poll_room, check_room  take_room; check_room also looks for dead and slow readers
+ *         take_room            try_reserve, again after each reader removed for an invalid cursor
+ *           try_reserve        try_ring, or reserve_spill: try_ring for a descriptor, and a region
+ *             try_ring         rc_ring_reserve or _grow: from the last grant or a new one (ring.c)
  */
 #include "channel/writer.h"
 

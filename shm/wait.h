@@ -3,6 +3,12 @@
  * Waiting for a peer: the waiter spins for a moment, if short spins have lately been enough, then
  * sleeps on an event, and spins once more when the next message is due (shm/cadence.c). The sleep
  * is a futex wait, in slices; between two slices the waiter checks whether the peer is alive.
+ *
+ *   cadence.c   when the next message is due
+ *   cpu_wait.c  waiting for a word within the CPU, while spinning
+ *   wait.c      the waiter, waking, and the clock
+ *
+ * What holds a bad try off is inline.
  */
 #ifndef RC_SHM_WAIT_H
 #define RC_SHM_WAIT_H
