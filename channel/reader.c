@@ -510,7 +510,7 @@ static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
   if (rc_ring_is_available(&reader->ring) || rc_packed_is_left(&reader->ring.packed)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns)) {
-    if (rc_unlikely(rc_backoff_is_active(&reader->backoff)))
+    if (rc_unlikely(rc_backoff_begin_wait(&reader->backoff)))
       rc_backoff_pause(&reader->backoff, &reader->ring);
   }
   bool found = false;

@@ -185,7 +185,7 @@ void rc_retainer_put(struct rc_retainer *retainer) {
 
 void rc_retainer_count(struct rc_retainer *retainer, uint64_t bytes) {
   retainer->spilled += bytes;
-  rc_holdoff_permits(&retainer->holdoff); /* counts this frame, if frames are skipped */
+  rc_holdoff_try(&retainer->holdoff); /* counts this frame, if frames are skipped */
 }
 
 static void learn(struct rc_retainer *retainer, bool well) {

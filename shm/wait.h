@@ -106,8 +106,8 @@ struct rc_holdoff {
   uint32_t well;   /* tries in a row that went well */
 };
 
-/* A try is at hand. False: skip it. */
-static inline bool rc_holdoff_permits(struct rc_holdoff *holdoff) {
+/* A try is at hand. False: skip it, which counts. */
+static inline bool rc_holdoff_try(struct rc_holdoff *holdoff) {
   if (holdoff->left == 0) return true;
   holdoff->left--;
   return false;
@@ -192,9 +192,9 @@ struct rc_wait {
   /* The memory whose change `poll` will see, while spinning; NULL, or a result of NULL: not
    * known. */
   const void *(*word)(void *context);
-  /* The longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit. Sets *settled to false
-   * if `poll` now waits for something else: the sleep settles anew. */
-  int64_t (*slice)(void *context, bool *settled);
+  /* Called before each sleep; returns the longest time for it. NULL: RC_SLICE_NS, the limit. Sets
+   * *settled to false if `poll` now waits for something else: the sleep settles anew. */
+  int64_t (*before_sleep)(void *context, bool *settled);
   void *context;
   bool unfenced;   /* the signallers leave E5 out: the first sleep settles (E9 in eventcount.h) */
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
