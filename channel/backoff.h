@@ -74,8 +74,9 @@ static inline void rc_backoff_waited(struct rc_backoff *backoff) {
   backoff->dialogue = RC_BACKOFF_DIALOGUE;
 }
 
-/* Called when a wait begins. True: pause in this wait. */
-static inline bool rc_backoff_is_active(struct rc_backoff *backoff) {
+/* Called when a wait begins; counts down to the next trial. True: rc_backoff_pause must follow,
+ * which plans the next one. */
+static inline bool rc_backoff_begin_wait(struct rc_backoff *backoff) {
   return backoff->pauses != 0 || backoff->until_trial-- == 0;
 }
 

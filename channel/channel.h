@@ -71,9 +71,9 @@ struct ringcast_writer {
   struct rc_segment segment;
   struct rc_waiter waiter;  /* for room */
   struct rc_poller *poller; /* waits for room; NULL until ringcast_writer_room_fd */
-  uint64_t published;       /* the position wanted last; any peer can store the shared word */
+  uint64_t wanted_shown;    /* control->wanted as stored last: any peer can store there */
   uint32_t announced;       /* for the descriptor: the event's word, and ... */
-  int64_t settled_at;       /* ... when E9 is due; 0: `published` has changed since */
+  int64_t settled_at;       /* ... when E9 is due; 0: `wanted_shown` has changed since */
   struct rc_watch blocker;  /* the reader that blocks the writer, and ... */
   uint64_t blocker_owner;   /* ... its owner word; 0: no reader yet */
   uint64_t wakes;           /* also in the shared counts */

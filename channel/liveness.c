@@ -30,10 +30,10 @@
 /* The longest sleep of a blocked writer, and how often the writer checks all other readers in
  * /proc, 10 us each: a pidfd for each would cost the writer up to 1,024 descriptors. The sum limits
  * how late the writer notices a death. */
-#define SLICE_NS  ((int64_t)50 * 1000 * 1000)
-#define OTHERS_NS (SLICE_NS / 2)
+#define BLOCKED_SLICE_NS ((int64_t)50 * 1000 * 1000)
+#define OTHERS_NS        (BLOCKED_SLICE_NS / 2)
 /* Joining takes less than a microsecond: a slower reader is stopped. */
-#define JOINING_NS SLICE_NS
+#define JOINING_NS BLOCKED_SLICE_NS
 
 /* Acquire: pairs with J4, and with the FREE of leaving. */
 static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
@@ -42,7 +42,8 @@ static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
 
 /* ---- The writer's view of its readers -------------------------------------------------------- */
 
-/* Whether the clock runs for the present call. */
+/* Whether the clock runs, and no reserve has succeeded since it began: on the hot path a reserve
+ * does not stop the clock, but opens a reservation, whose commit moves the tail. */
 static bool is_waiting(const ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
   return liveness->since != 0 && liveness->tail == writer->ring.tail &&
@@ -242,10 +243,10 @@ struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
 
 int64_t rc_liveness_slice(ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
-  if (liveness->slow_ns == 0) return SLICE_NS;
+  if (liveness->slow_ns == 0) return BLOCKED_SLICE_NS;
   int64_t left = liveness->slow_ns - (rc_now_ns() - liveness->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
-  return left < SLICE_NS ? left : SLICE_NS;
+  return left < BLOCKED_SLICE_NS ? left : BLOCKED_SLICE_NS;
 }
 
 /* Goes on without a dead or slow reader if the policy says so. 0: it is removed or has left, look
@@ -329,28 +330,29 @@ static int check_others(ringcast_writer *writer) {
   return result;
 }
 
-/* 0, if the blocker's process has ended. -EAGAIN: it has not, or the slot is another reader's. */
-static int check_blocker(ringcast_writer *writer) {
+/* Whether the process of the blocker has ended. *error: why nothing tells, else 0. */
+static bool is_blocker_dead(ringcast_writer *writer, int *error) {
   const uint32_t slot = writer->ring.blocker;
   struct rc_watch *blocker = rc_liveness_blocker(writer);
-  if (!blocker) return -EAGAIN;
+  *error = 0;
+  if (!blocker) return false;
   int process = rc_watch_look(blocker);
-  if (process < 0) return give_up(writer, slot, process);
-  return process == RC_PROCESS_ENDED ? 0 : -EAGAIN;
+  if (process < 0) *error = give_up(writer, slot, process);
+  return process == RC_PROCESS_ENDED;
 }
 
-int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted) {
+int rc_liveness_check_readers(ringcast_writer *writer, uint64_t wanted) {
   const uint32_t slot = writer->ring.blocker;
   const uint64_t owner = load_owner(writer, slot);
-  int result = check_blocker(writer);
-  if (result == 0) {
+  int error;
+  if (is_blocker_dead(writer, &error)) {
     /* Of a reader that died while joining, rc_liveness_reap_joining frees the slot. */
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE) return -EAGAIN;
     if (rc_owner_as(owner, RC_SLOT_FREE) != writer->blocker_owner) return -EAGAIN;
     return judge_dead(writer, slot, owner);
   }
-  if (result != -EAGAIN) return result;
-  result = check_others(writer);
+  if (error != 0) return error;
+  int result = check_others(writer);
   return result == -EAGAIN ? check_slow(writer, wanted) : result;
 }
 

@@ -84,16 +84,16 @@ void rc_liveness_reap_joining(ringcast_writer *writer);
 /* The watch of the present blocker; NULL: the blocker has just left. */
 struct rc_watch *rc_liveness_blocker(ringcast_writer *writer);
 
-/* Checks the blocker, whose cursor is below `wanted` or which joins, and the other readers. 0: a
- * reader was removed, try again. -EAGAIN: wait on. -EOWNERDEAD, -ETIMEDOUT: by the policy the wait
- * fails; `blocker` is the cause. */
-int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted);
+/* Checks the blocker, whose cursor is below `wanted` or which joins, and the other readers: who is
+ * dead, and who has blocked too long. 0: a reader was removed, try again. -EAGAIN: wait on.
+ * -EOWNERDEAD, -ETIMEDOUT: by the policy the wait fails; `blocker` is the cause. */
+int rc_liveness_check_readers(ringcast_writer *writer, uint64_t wanted);
 
 /* The blocker has written an invalid cursor. True: the blocker has left or is removed, try
  * again. */
 bool rc_liveness_evict_invalid(ringcast_writer *writer);
 
-/* The longest time, in nanoseconds, until the next rc_liveness_check_blockers. */
+/* The longest time, in nanoseconds, until the next rc_liveness_check_readers. */
 int64_t rc_liveness_slice(ringcast_writer *writer);
 
 #endif

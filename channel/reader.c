@@ -282,7 +282,7 @@ int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_
   if (result != 0) return result;
   if (rc_ring_lent(&reader->ring, position) == 0) { /* a frame with a lease of its own */
     if (count == 1) return ringcast_reader_release(reader, frames);
-    if (count == 0 && rc_ring_unread_newest(&reader->ring, position)) return 0;
+    if (count == 0 && rc_ring_unread_last(&reader->ring, position)) return 0;
   }
   result = rc_ring_release_many(&reader->ring, position, count);
   if (result != 0) return fail_to_release(reader, position, result);
@@ -292,9 +292,9 @@ int ringcast_reader_release_many(ringcast_reader *reader, const struct ringcast_
 }
 
 /* Ends the pins of retained frames that are due (retain.c). */
-static void settle_retained(ringcast_reader *reader, uint64_t wanted) {
+static void end_retained(ringcast_reader *reader, uint64_t wanted) {
   struct ringcast_frame frame;
-  while (rc_retain_settle(reader, wanted, &frame)) {
+  while (rc_retain_end(reader, wanted, &frame)) {
     const uint64_t cursor = reader->ring.cursor;
     rc_ring_unpin(&reader->ring, frame.position);
     finish_release(reader, 1, frame.bytes, cursor);
@@ -302,11 +302,11 @@ static void settle_retained(ringcast_reader *reader, uint64_t wanted) {
 }
 
 /* The reader has found no frame and waits on: the writer may wait for retained frames. */
-static void settle_wanted(ringcast_reader *reader) {
+static void end_retained_if_wanted(ringcast_reader *reader) {
   if (rc_likely(reader->retained == 0)) return;
   /* K3 <- K1; relaxed: see retain.c. */
   const uint64_t wanted = rc_load_relaxed(&reader->ring.view.control->wanted);
-  if (wanted > reader->ring.cursor && wanted != UINT64_MAX) settle_retained(reader, wanted);
+  if (wanted > reader->ring.cursor && wanted != UINT64_MAX) end_retained(reader, wanted);
 }
 
 /* ---- Waiting for a frame --------------------------------------------------------------------- */
@@ -328,7 +328,7 @@ static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = take(wait);
   if (result != -EAGAIN) return result;
-  settle_wanted(wait->reader);
+  end_retained_if_wanted(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = take(wait); /* a frame committed between the first poll and closing */
   return result == -EAGAIN ? -EPIPE : result;
@@ -398,9 +398,11 @@ static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
   if (result != 0) return result;
   const struct rc_wait how = {
       .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
-  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
-  result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->poller) result = arm(wait);
+  const uint64_t waits = reader->waiter.waits, sleeps = reader->waiter.sleeps;
+  result = rc_wait(&reader->waiter, &how, timeout_ns);
+  if (timeout_ns != 0 && reader->waiter.waits != waits)
+    rc_count_wait_for_frame(reader, reader->waiter.sleeps - sleeps);
+  if (result == -EAGAIN && reader->poller) result = arm(wait); /* a failed try arms it */
   if (result != 0) return fail_to_read(reader, result);
   return 0;
 }
@@ -419,6 +421,15 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 }
 
 /* ---- Next ------------------------------------------------------------------------------------ */
+
+/*
+ *   ringcast_reader_next  rc_ring_next_plain: a plain frame is there, and the reader holds none
+ *     next_slowly         take_packed: only the next message of a packed frame is wanted
+ *       take_slowly       ends retained frames, tells what is taken, checks spilled frames; also
+ *                         for ringcast_reader_next_many
+ *         wait_for_frame  rc_wait, which calls poll_frame and check_writer
+ *           take          rc_ring_take (a message, or rc_ring_next); of a group: rc_ring_next_many
+ */
 
 /* Checks a spilled frame before its lease. After an error the frame is still the next frame. */
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
@@ -455,8 +466,9 @@ static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
   const struct rc_ring_frame *frame = wait->out;
   if (reader->forks == rc_fork_count()) {
     if (reader->retained > 0) {
-      settle_retained(reader, 0);
-      settle_wanted(reader); /* a reader that always finds a frame never gets to poll_frame */
+      end_retained(reader, 0);
+      /* Here too: a reader that always finds a frame never gets to poll_frame. */
+      end_retained_if_wanted(reader);
     }
     tell_taken(reader);
   }
@@ -498,7 +510,7 @@ static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
   if (rc_ring_is_available(&reader->ring) || rc_packed_is_left(&reader->ring.packed)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns)) {
-    if (rc_unlikely(rc_backoff_is_active(&reader->backoff)))
+    if (rc_unlikely(rc_backoff_begin_wait(&reader->backoff)))
       rc_backoff_pause(&reader->backoff, &reader->ring);
   }
   bool found = false;
@@ -553,7 +565,7 @@ void ringcast_reader_leave(ringcast_reader *reader) {
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_detach(&reader->attachment);
-    settle_retained(reader, UINT64_MAX);
+    end_retained(reader, UINT64_MAX);
     leave_ring(reader);
   }
   rc_watch_close(&reader->writer);

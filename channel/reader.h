@@ -33,6 +33,6 @@ void rc_retainer_count(struct rc_retainer *retainer, uint64_t bytes);
 /* Ends one pin: of a frame that the caller has released, or of one that is retained for too long,
  * or below the position `wanted`, and so unshared now. UINT64_MAX: the reader leaves, and no frame
  * keeps its pin. True: the caller unpins *out, and calls again; false: no frame is due. */
-bool rc_retain_settle(ringcast_reader *reader, uint64_t wanted, struct ringcast_frame *out);
+bool rc_retain_end(ringcast_reader *reader, uint64_t wanted, struct ringcast_frame *out);
 
 #endif

@@ -5,6 +5,13 @@
  * rc_writer_reserve_slowly tries, waits if there is no room, and says what failed. A wait polls for
  * room; at times it also checks the reader in the way and all others (liveness.c), and publishes
  * the position `wanted`, by which readers know whether to wake the writer.
+ *
+ *   rc_writer_reserve_slowly   poll_room; without room, wait_for_room
+ *     wait_for_room            announces the wait; rc_wait then calls poll_room and check_room
+ *       poll_room, check_room  take_room; check_room also looks for dead and slow readers
+ *         take_room            try_reserve, again after each reader removed for an invalid cursor
+ *           try_reserve        try_ring, or reserve_spill: try_ring for a descriptor, and a region
+ *             try_ring         rc_ring_reserve or _grow: from the last grant or a new one (ring.c)
  */
 #include "channel/writer.h"
 
@@ -192,8 +199,8 @@ static void wake_retainers(ringcast_writer *writer) {
  * position counts. True: the position has changed. */
 static bool publish_wanted(ringcast_writer *writer, uint64_t wanted) {
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
-  bool changed = writer->published != wanted;
-  writer->published = wanted;
+  bool changed = writer->wanted_shown != wanted;
+  writer->wanted_shown = wanted;
   if (changed) writer->settled_at = 0;
   /* K1 -> K3. Relaxed: E5 of wake_retainers publishes the store. */
   rc_store_relaxed(&writer->ring.view.control->wanted, wanted);
@@ -201,9 +208,9 @@ static bool publish_wanted(ringcast_writer *writer, uint64_t wanted) {
   return changed;
 }
 
-/* Before each sleep: the wanted position may have changed, which needs E9 as a new announcement
- * does. */
-static int64_t slice_of(void *context, bool *settled) {
+/* The wanted position may have changed, which needs E9 as a new announcement does. Returns the
+ * longest sleep. */
+static int64_t before_sleep(void *context, bool *settled) {
   struct request *request = context;
   if (publish_wanted(request->writer, wanted_now(request))) *settled = false;
   return rc_liveness_slice(request->writer);
@@ -223,7 +230,7 @@ static int check_room(void *context) {
   for (;;) {
     int result = take_room(request); /* the blocker may have left */
     if (result != -EAGAIN) return result;
-    int verdict = rc_liveness_check_blockers(writer, wanted_now(request));
+    int verdict = rc_liveness_check_readers(writer, wanted_now(request));
     if (verdict != 0) return verdict;
     if (request->removals == 0) return -EAGAIN;
     request->removals--;
@@ -271,7 +278,7 @@ int ringcast_writer_room_fd(ringcast_writer *writer) {
   return fd;
 }
 
-/* ---- What failed, in words ------------------------------------------------------------------- */
+/* ---- What failed: the code and its text ------------------------------------------------------ */
 
 static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
   return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
@@ -353,6 +360,8 @@ static int fail_full(const ringcast_writer *writer, uint64_t bytes, const struct
   return rc_fail(-ETIMEDOUT, "the ring is full: %s blocks the writer%s", culprit->text, limit);
 }
 
+/* Returns `code`, except for a timeout while the reader in the way is dead: -EOWNERDEAD, if that is
+ * the policy. */
 static int fail_to_reserve(const ringcast_writer *writer, int code, uint64_t bytes) {
   if (code == -EAGAIN) return fail_right_now(writer, bytes);
   if (code == -EDEADLK) return rc_fail_shared(); /* the rest of the writer is another thread's */
@@ -382,17 +391,24 @@ static void count_stall(ringcast_writer *writer) {
   writer->liveness.blocker_pid = (int32_t)rc_owner_pid(rc_load_relaxed(&blocker->owner));
 }
 
+/* There is no room: starts the clock, and tells the readers what the writer waits for. */
+static void announce_wait(struct request *request) {
+  const uint64_t wanted = wanted_now(request);
+  rc_liveness_begin(request->writer, wanted);
+  publish_wanted(request->writer, wanted);
+}
+
+/* A mere try (timeout 0) announces the wait too, may remove readers, and arms the descriptor if
+ * there is one: the caller tries again later. */
 static int wait_for_room(struct request *request, int64_t timeout_ns) {
   ringcast_writer *writer = request->writer;
-  const uint64_t wanted = wanted_now(request);
   writer->liveness.unknown = 0;
-  rc_liveness_begin(writer, wanted);
-  publish_wanted(writer, wanted);
+  announce_wait(request);
   if (timeout_ns != 0 && !writer->liveness.waits) count_stall(writer);
   const struct rc_wait how = {.poll = poll_room,
                               .check = check_room,
                               .word = word_of_blocker,
-                              .slice = slice_of,
+                              .before_sleep = before_sleep,
                               .context = request,
                               .unfenced = true};
   const uint64_t waits = writer->waiter.waits, sleeps = writer->waiter.sleeps;
@@ -400,7 +416,7 @@ static int wait_for_room(struct request *request, int64_t timeout_ns) {
   int result = rc_wait(&writer->waiter, &how, timeout_ns);
   if (timeout_ns != 0 && writer->waiter.waits != waits)
     rc_count_wait_for_room(writer, writer->waiter.sleeps - sleeps);
-  if (result == -EAGAIN && writer->poller) return arm(request);
+  if (result == -EAGAIN && writer->poller) return arm(request); /* a failed try arms it */
   return result;
 }
 

@@ -185,7 +185,7 @@ void rc_retainer_put(struct rc_retainer *retainer) {
 
 void rc_retainer_count(struct rc_retainer *retainer, uint64_t bytes) {
   retainer->spilled += bytes;
-  rc_holdoff_permits(&retainer->holdoff); /* counts this frame, if frames are skipped */
+  rc_holdoff_try(&retainer->holdoff); /* counts this frame, if frames are skipped */
 }
 
 static void learn(struct rc_retainer *retainer, bool well) {
@@ -309,7 +309,7 @@ void ringcast_retained_release(ringcast_retained *retained) {
   struct rc_retainer *retainer = retained->retainer;
   uint32_t state = RETAINED;
   /* Release: the caller's accesses come before the writer's. -> the loads in find_due and
-   * rc_retain_settle */
+   * rc_retain_end */
   if (rc_cas_strong_acq_rel(&retained->state, &state, RELEASED)) return;
   /* UNSHARED, by the reader without the mutex: its accesses came before. <- the exchange in
    * unshare. The failed exchange above is relaxed. */
@@ -322,7 +322,7 @@ void ringcast_retained_release(ringcast_retained *retained) {
 
 /* ---- Releasing and unsharing ----------------------------------------------------------------- */
 
-/* The caller of rc_retain_settle unpins the frame. */
+/* The caller of rc_retain_end unpins the frame. */
 static void forget(ringcast_reader *reader, const struct ringcast_frame *frame) {
   reader->retainer->held -= frame->bytes;
   publish_count(reader, reader->retained - 1);
@@ -378,7 +378,7 @@ static struct ringcast_retained *find_due(const ringcast_reader *reader, uint64_
   return retained;
 }
 
-bool rc_retain_settle(ringcast_reader *reader, uint64_t wanted, struct ringcast_frame *out) {
+bool rc_retain_end(ringcast_reader *reader, uint64_t wanted, struct ringcast_frame *out) {
   struct rc_retainer *retainer = reader->retainer;
   while (reader->retained > 0) {
     struct ringcast_retained *retained = find_due(reader, wanted);

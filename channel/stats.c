@@ -15,17 +15,12 @@ static void add_to_bucket(struct rc_histogram *histogram, uint64_t waited_ns, ui
   rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + more);
 }
 
-int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns,
-                    struct rc_counts *counts, struct rc_histogram *histogram) {
-  if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
-  uint64_t waits = waiter->waits, sleeps = waiter->sleeps;
-  int result = rc_wait(waiter, wait, timeout_ns);
-  if (waiter->waits == waits) return result; /* no wait was needed */
-  rc_count(&counts->waits, 1);
-  rc_count(&counts->sleeps, waiter->sleeps - sleeps);
-  rc_count(&counts->waited_ns, waiter->waited_ns);
-  add_to_bucket(histogram, waiter->waited_ns, 1);
-  return result;
+void rc_count_wait_for_frame(ringcast_reader *reader, uint64_t sleeps) {
+  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
+  rc_count(&slot->counts.waits, 1);
+  rc_count(&slot->counts.sleeps, sleeps);
+  rc_count(&slot->counts.waited_ns, reader->waiter.waited_ns);
+  add_to_bucket(&slot->waits, reader->waiter.waited_ns, 1);
 }
 
 /* A program that waits in slices waits once: the count of its bucket moves up with each slice. */

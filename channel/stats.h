@@ -53,9 +53,8 @@ static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
   rc_count_frames(counts, 1, bytes);
 }
 
-/* Waits, and updates the shared counts and histogram of the waiting participant. */
-int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns,
-                    struct rc_counts *counts, struct rc_histogram *histogram);
+/* Counts the waiter's last wait. */
+void rc_count_wait_for_frame(ringcast_reader *reader, uint64_t sleeps);
 
 /* Counts a wait for room, of which the waiter's last wait was a part. */
 void rc_count_wait_for_room(ringcast_writer *writer, uint64_t sleeps);

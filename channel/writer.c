@@ -333,14 +333,14 @@ static rc_slow int wake_readers(ringcast_writer *writer) {
   return 0;
 }
 
-/* After the commit of a frame of `bytes` in the ring: counts `frames` and `payload` bytes, and
- * prepares the next frame. Whether readers sleep: then wake_readers follows. */
-static inline bool published(ringcast_writer *writer, uint64_t frames, uint64_t payload,
-                             uint64_t bytes) {
+/* After the commit of a frame of `bytes` in the ring: counts `frames` and `payload` bytes, looks
+ * for sleepers, and prepares the next frame. True: readers sleep, and wake_readers must follow. */
+static inline bool after_publish(ringcast_writer *writer, uint64_t frames, uint64_t payload,
+                                 uint64_t bytes) {
   struct rc_control *control = writer->ring.view.control;
   rc_count_frames(&control->counts, frames, payload);
   RC_PROBE3(commit, writer->handle, writer->ring.tail, payload);
-  bool asleep = rc_eventcount_is_asleep(&control->not_empty);
+  bool asleep = rc_eventcount_is_asleep(&control->not_empty); /* E5: rc_ring_zero_ahead follows */
   rc_ring_zero_ahead(&writer->ring, bytes);
   return asleep;
 }
@@ -360,8 +360,8 @@ static void note_tag(ringcast_writer *writer, uint64_t position, const void *dat
   if (header.tag != 0) rc_newest_note(writer->ring.view.control, header.tag, position);
 }
 
-/* A commit of any kind. In tail position, so the usual commit saves no registers for the calls
- * here. */
+/* A commit of any kind. Every typed frame, and so each value of Python, comes here, for its tag. In
+ * tail position, so the usual commit saves no registers for the calls here. */
 static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t bytes,
                                                 uint16_t kind) {
   if (rc_unlikely(writer->forks != rc_fork_count())) return rc_check_fork(writer->forks);
@@ -378,7 +378,7 @@ static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t 
   }
   if (kind == RINGCAST_KIND_TENSORS) note_tag(writer, position, data, bytes);
   if (writer->estimated.open) learn(writer, bytes);
-  if (rc_unlikely(published(writer, 1, bytes, in_ring))) return wake_readers(writer);
+  if (rc_unlikely(after_publish(writer, 1, bytes, in_ring))) return wake_readers(writer);
   return 0;
 }
 
@@ -388,7 +388,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
     return commit_any(writer, bytes, kind);
   if (rc_unlikely(rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return fail_to_commit(writer, bytes);
-  if (rc_unlikely(published(writer, 1, bytes, bytes))) return wake_readers(writer);
+  if (rc_unlikely(after_publish(writer, 1, bytes, bytes))) return wake_readers(writer);
   return 0;
 }
 
@@ -446,7 +446,7 @@ static int send_part(ringcast_writer *writer, const struct ringcast_message *mes
     at = rc_packed_put(span.data, at, messages[i].data, messages[i].bytes, messages[i].kind);
   RC_POINT(PACKED);
   rc_ring_publish(&writer->ring, part->bytes, RINGCAST_KIND_BYTES, RC_FRAME_PACKED);
-  bool asleep = published(writer, part->count, part->payload, part->bytes);
+  bool asleep = after_publish(writer, part->count, part->payload, part->bytes);
   if (rc_unlikely(asleep)) return wake_readers(writer);
   return 0;
 }

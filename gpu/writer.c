@@ -268,7 +268,7 @@ static void make_pool(ringcast_gpu_writer *gpu, uint64_t bytes, bool at_once) {
 static void want_pool(ringcast_gpu_writer *gpu, uint64_t bytes) {
   uint64_t next = gpu->first_bytes;
   if (gpu->next || gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes) return;
-  if (is_kept(gpu) || !rc_holdoff_permits(&gpu->holdoff))
+  if (is_kept(gpu) || !rc_holdoff_try(&gpu->holdoff))
     return; /* with kept memory, no pool can be left */
   while (next < gpu->most_bytes && (next <= gpu->pool.bytes || next < bytes)) next *= 2;
   make_pool(gpu, next < gpu->most_bytes ? next : gpu->most_bytes, false);
@@ -363,7 +363,7 @@ static int make_whole_pool(ringcast_gpu_writer *gpu) {
   int64_t until = rc_now_ns() + rc_gpu_busy_ns;
   look_for_pool(gpu);
   if (gpu->is_lost || gpu->pool.bytes >= gpu->most_bytes || is_kept(gpu)) return 0;
-  if (!rc_holdoff_permits(&gpu->holdoff)) return 0;
+  if (!rc_holdoff_try(&gpu->holdoff)) return 0;
   int failed = check_left(gpu, until);
   if (failed == -EBUSY)
     return rc_fail_as(

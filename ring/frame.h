@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the builder (frame_build.c) and the reader (frame_read.c) of tensor frames share: the
- * offsets in the payload, whose layout ringcast/frame.h describes, and the bytes of tensors
- * (tensor.c). */
+/* Of a typed frame's payload; the ring's own frame header is in layout.h. What the builder
+ * (frame_build.c) and the reader (frame_read.c) of tensor frames share: the offsets in the payload,
+ * whose layout ringcast/frame.h describes, and the bytes of tensors (tensor.c). */
 #ifndef RC_RING_FRAME_H
 #define RC_RING_FRAME_H
 

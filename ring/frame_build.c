@@ -63,7 +63,7 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
                                          .tag = tag,
                                          .count = plan->count,
                                          .meta_bytes = plan->meta};
-  /* Until the frame is complete, `bytes` is 0, and readers refuse the frame. */
+  /* Until ringcast_build_end, `bytes` is 0, and readers refuse the frame. */
   memcpy(memory, &header, sizeof header);
   *builder = (struct ringcast_frame_builder){.base = memory,
                                              .capacity = need,

@@ -9,45 +9,45 @@ static struct rc_held *entry(struct rc_ring_reader *reader, uint32_t i) {
 static bool is_free(const struct rc_held *held) { return !held->leased && held->pins == 0; }
 
 bool rc_ring_queue_is_valid(const struct rc_ring_reader *reader) {
-  if (rc_ring_held(reader) == 0) return reader->newest.leased && reader->newest.pins == 0;
-  if (reader->older == 0) return !is_free(&reader->newest);
+  if (rc_ring_held(reader) == 0) return reader->held_last.leased && reader->held_last.pins == 0;
+  if (reader->older == 0) return !is_free(&reader->held_last);
   /* The oldest frame is in use, and each entry covers at least RC_FRAME_ALIGN bytes. */
   return !is_free(&reader->queue[reader->first]) &&
          reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
 }
 
 /* Moves the cursor over the free frames at the front of the queue. */
-static void settle(struct rc_ring_reader *reader) {
+static void advance_cursor(struct rc_ring_reader *reader) {
   uint64_t before = reader->cursor;
   while (reader->older > 0 && is_free(entry(reader, 0))) {
     reader->cursor = entry(reader, 0)->end;
     reader->first = (reader->first + 1) % RC_MAX_HELD;
     reader->older--;
   }
-  if (reader->older == 0 && is_free(&reader->newest)) {
+  if (reader->older == 0 && is_free(&reader->held_last)) {
     reader->cursor = reader->next;
-    reader->newest.leased = true;
+    reader->held_last.leased = true;
   }
   if (reader->cursor != before)
     rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
-  RC_POINT(SETTLED);
+  RC_POINT(CURSOR_MOVED);
 }
 
-/* Adds the newest frame to the queue. */
+/* Adds held_last to the queue. */
 static void push(struct rc_ring_reader *reader) {
-  struct rc_held *last = reader->older > 0 ? entry(reader, reader->older - 1) : NULL;
-  reader->newest.end = reader->next;
-  if (last && is_free(last) && is_free(&reader->newest)) {
-    last->end = reader->next;
+  struct rc_held *before = reader->older > 0 ? entry(reader, reader->older - 1) : NULL;
+  reader->held_last.end = reader->next;
+  if (before && is_free(before) && is_free(&reader->held_last)) {
+    before->end = reader->next;
     return;
   }
-  *entry(reader, reader->older) = reader->newest;
+  *entry(reader, reader->older) = reader->held_last;
   reader->older++;
 }
 
 void rc_ring_hold(struct rc_ring_reader *reader, uint64_t end) {
   if (rc_ring_held(reader) > 0) push(reader);
-  reader->newest = (struct rc_held){.leased = true};
+  reader->held_last = (struct rc_held){.leased = true};
   reader->next = end;
 }
 
@@ -69,7 +69,7 @@ static void merge(struct rc_ring_reader *reader) {
 bool rc_ring_may_hold(struct rc_ring_reader *reader) {
   if (rc_ring_held(reader) == RC_MAX_HELD) merge(reader);
   if (rc_ring_held(reader) == RC_MAX_HELD) return false; /* too many pins */
-  uint32_t leased = reader->lents + (rc_ring_held(reader) > 0 && reader->newest.leased);
+  uint32_t leased = reader->lents + (rc_ring_held(reader) > 0 && reader->held_last.leased);
   for (uint32_t i = 0; i < reader->older; i++) leased += entry(reader, i)->leased;
   return leased < reader->leases;
 }
@@ -82,7 +82,7 @@ static struct rc_held *find(struct rc_ring_reader *reader, uint64_t position) {
     if (start == position) return entry(reader, i);
     start = entry(reader, i)->end;
   }
-  return start == position ? &reader->newest : NULL;
+  return start == position ? &reader->held_last : NULL;
 }
 
 static struct rc_held *find_leased(struct rc_ring_reader *reader, uint64_t position) {
@@ -95,18 +95,18 @@ bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) {
 }
 
 void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position) {
-  assert(rc_ring_held(reader) > 0 && position < reader->next && reader->newest.pins == 0);
+  assert(rc_ring_held(reader) > 0 && position < reader->next && reader->held_last.pins == 0);
   reader->next = position;
-  reader->newest = (struct rc_held){.leased = true};
+  reader->held_last = (struct rc_held){.leased = true};
   if (reader->older == 0) return;
   reader->older--;
   assert(entry(reader, reader->older)->end == position);
-  reader->newest = *entry(reader, reader->older);
+  reader->held_last = *entry(reader, reader->older);
 }
 
-bool rc_ring_unread_newest(struct rc_ring_reader *reader, uint64_t position) {
+bool rc_ring_unread_last(struct rc_ring_reader *reader, uint64_t position) {
   const struct rc_held *held = find_leased(reader, position);
-  if (!held || held != &reader->newest || held->pins > 0) return false;
+  if (!held || held != &reader->held_last || held->pins > 0) return false;
   rc_ring_unread(reader, position);
   return true;
 }
@@ -116,7 +116,7 @@ int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
   if (!held) return -EINVAL;
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* A0 */
   held->leased = false;
-  settle(reader);
+  advance_cursor(reader);
   return 0;
 }
 
@@ -137,5 +137,6 @@ void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position) {
   struct rc_held *held = find(reader, position);
   assert(held && held->pins > 0);
   held->pins--;
-  settle(reader); /* no check for eviction: the writer ignores the cursor of an evicted slot */
+  /* No check for eviction: the writer ignores the cursor of an evicted slot. */
+  advance_cursor(reader);
 }

@@ -34,7 +34,7 @@
  *   S           spill memory: spill.c
  *   N           the newest frame of a tag: newest.c
  *   E           sleeping and waking: eventcount.h
- *   K           retained frames, above this folder
+ *   K           retained frames: docs/memory-order.md
  * C0 stores `closed` after the last commit; C1 loads it and then looks for a frame once more.
  */
 #ifndef RC_RING_LAYOUT_H
@@ -204,8 +204,8 @@ struct rc_control {
   _Alignas(RC_LINE) struct rc_eventcount not_empty;
   /* The writer sleeps here until readers release, join or leave. */
   _Alignas(RC_LINE) struct rc_eventcount not_full;
-  /* The writer: a grant succeeds once no cursor is below this. 0: it does not wait.
-   * RC_WANTED_NONE: it waits, and no cursor matters. */
+  /* The writer: a grant succeeds once no cursor is below this. 0: it does not wait, or for any
+   * change at all. RC_WANTED_NONE: it waits, and no cursor matters. */
   _Atomic uint64_t wanted;
   /* The writer, for taps: from when (CLOCK_MONOTONIC; 0: no reserve waits) and until when at least
    * a reserve at the tail blocked_tail waits, and what blocks: cursors below blocked_below, readers

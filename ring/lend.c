@@ -16,10 +16,10 @@ static void lend(struct rc_ring_reader *reader, uint64_t position, uint32_t coun
   if (rc_packed_is_left(&reader->packed)) rc_ring_pin_entry(reader, reader->walked);
 }
 
-/* The newest frame has a pin instead of the lease. */
-static void pin_newest(struct rc_ring_reader *reader, uint64_t start) {
+/* The last held frame has a pin instead of the lease. */
+static void pin_last(struct rc_ring_reader *reader, uint64_t start) {
   reader->walked = start;
-  reader->newest = (struct rc_held){.pins = 1};
+  reader->held_last = (struct rc_held){.pins = 1};
 }
 
 static int take_message(struct rc_ring_reader *reader, struct rc_packed *packed,
@@ -52,7 +52,7 @@ int rc_ring_take(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
     if (!inside) rc_ring_unread(reader, start);
     return result;
   }
-  if (!inside) pin_newest(reader, start);
+  if (!inside) pin_last(reader, start);
   reader->packed = packed;
   lend(reader, out->position, 1);
   return 0;
@@ -166,7 +166,7 @@ int rc_ring_next_many(struct rc_ring_reader *reader, struct ringcast_frame *out,
   if (!inside) {
     uint64_t start = reader->next;
     rc_ring_hold(reader, next);
-    pin_newest(reader, start);
+    pin_last(reader, start);
   }
   lend(reader, out->position, *count);
   spilled->spilled = false;
@@ -201,14 +201,14 @@ static int unread(struct rc_ring_reader *reader, const struct rc_lent *lent, uin
   reader->packed = packed;
   *gone = count == 0 && !inside;
   if (*gone) {
-    reader->newest.pins = 0;
+    reader->held_last.pins = 0;
     rc_ring_unread(reader, next);
     return 0;
   }
   reader->next = next;
   /* The walk has a pin while anything is left, besides the pin of the loan. */
   if (rc_packed_is_left(&packed) && !walked) rc_ring_pin_entry(reader, lent->holder);
-  if (!rc_packed_is_left(&packed) && walked) reader->newest.pins--;
+  if (!rc_packed_is_left(&packed) && walked) reader->held_last.pins--;
   return 0;
 }
 

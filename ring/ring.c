@@ -30,10 +30,11 @@
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
  * It therefore overwrites no byte above any cursor. A tap (ring/tap.h), which has no slot, must
- * trust no byte below limit - capacity; the half in the grant leaves it time. G2 (load-acquire
- * cursor) pairs with A1: the reader's loads of a frame come before the writer's stores over it. The
- * room that a frame needs includes the next frame's header, because W0
- * writes there. The same pass over the cursors, rc_ring_lowest, also frees spill memory.
+ * trust no byte below limit - capacity. As a grant is at most half the ring, a tap that is not far
+ * behind has time for its copy. G2 (load-acquire cursor) pairs with A1: the reader's loads of a
+ * frame come before the writer's stores over it. The room that a frame needs includes the next
+ * frame's header, because W0 writes there. The same pass over the cursors, rc_ring_lowest, also
+ * frees spill memory.
  *
  * Joining. A reader must start at a position that the writer does not overwrite before the reader's
  * first look:

@@ -188,7 +188,7 @@ uint32_t rc_ring_participants(const struct rc_ring *ring);
  * its own, so a second release is refused.
  *
  * Held frames lie from the cursor to `next`, and each starts at the end of the one before. Each
- * frame except the newest has an entry in a queue. The newest frame's entry is separate, so a
+ * frame except the last has an entry in a queue. The last one's entry, held_last, is separate, so a
  * reader that holds one frame at a time never writes to the queue. If the queue is full, adjacent
  * free entries are merged. At least every second entry then has a lease or a pin, which bounds the
  * queue's length.
@@ -200,9 +200,9 @@ uint32_t rc_ring_participants(const struct rc_ring *ring);
 #define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_PINNED))
 
 struct rc_held {
-  uint64_t end;  /* the position after the frame; unused in the newest frame's entry */
+  uint64_t end;  /* the position after the frame; unused in held_last */
   uint32_t pins; /* without the lease */
-  bool leased;   /* in the newest frame's entry also true if no frame is held */
+  bool leased;   /* in held_last also true if no frame is held */
 };
 
 /* A loan: a message, or the messages and frames that rc_ring_next_many lent together. */
@@ -231,9 +231,9 @@ struct rc_ring_reader {
   uint64_t max_frame;
   uint32_t slot;
   uint32_t leases;       /* how many frames may have a lease at once */
-  uint32_t first, older; /* the queue of held frames, without the newest one */
+  uint32_t first, older; /* the queue of held frames, without the last one */
   uint32_t lents;        /* how many loans are in `lent` */
-  struct rc_held newest, queue[RC_MAX_HELD];
+  struct rc_held held_last, queue[RC_MAX_HELD];
   /* The packed frame whose messages come next, before the frame at `next`. */
   struct rc_packed packed;
   uint64_t walked; /* the start of the held entry that contains this frame */
@@ -253,9 +253,9 @@ int rc_ring_release(struct rc_ring_reader *reader, uint64_t position);
 /* Undoes the last rc_ring_next, which returned the frame at `position`. The frame must have no
  * pin. */
 void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position);
-/* The same for a caller that may be wrong. False: the newest frame does not start there, or is not
- * held by a lease alone. */
-bool rc_ring_unread_newest(struct rc_ring_reader *reader, uint64_t position);
+/* The same for a caller that may be wrong. False: the last held frame does not start there, or is
+ * not held by a lease alone. */
+bool rc_ring_unread_last(struct rc_ring_reader *reader, uint64_t position);
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 
 /* A lower bound of the number of held frames: merged frames share an entry. 0: no frame is held. */
@@ -389,8 +389,8 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
 /* Fetching a line takes about as long as writing 12 small frames. */
 #define RC_FETCH_AHEAD (12 * (uint64_t)RC_LINE)
 
-/* W0 of the next frame, in case it is as long as the last one, of `bytes`. The caller has passed
- * the signaller's fence (E5), which would wait for this line. */
+/* W0 of the next frame, in case it is as long as the last one, of `bytes`. Call it
+ * after rc_eventcount_is_asleep, whose fence (E5) would else wait for this line. */
 static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
   const struct rc_ring *ring = &writer->view;
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail;
@@ -433,13 +433,15 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   /* If the caller does not pass on the address of *out, the compiler keeps *out in registers. */
   *out = (struct rc_ring_frame){
       .data = frame + 1, .position = reader->next, .bytes = bytes, .kind = rc_meta_kind(meta)};
+  /* Now next != cursor, so the frame is held. Its lease is there already (struct rc_held). A walk
+   * through a packed frame has a pin, and so never comes here. */
   reader->next = end;
   return true;
 }
 
 /* Releases the frame at `position` if that frame has no pin and the reader holds no other. */
 static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t position) {
-  if (rc_unlikely((reader->older | reader->newest.pins) != 0 || position != reader->cursor ||
+  if (rc_unlikely((reader->older | reader->held_last.pins) != 0 || position != reader->cursor ||
                   position == reader->next))
     return false;
   RC_POINT(RELEASE);

@@ -103,7 +103,7 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner,
                                  .max_frame = rc_ring_max_frame(ring->capacity),
                                  .slot = slot,
                                  .leases = 1,
-                                 .newest = {.leased = true}};
+                                 .held_last = {.leased = true}};
   return 0;
 }
 

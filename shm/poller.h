@@ -21,6 +21,9 @@
  *
  * Readable is a hint: the caller looks, and arms again if nothing is there. One thread at a time.
  * In a forked child only rc_poller_close is allowed. The descriptor is polled and never read.
+ *
+ *   poller.c  the descriptor, and the helper thread
+ *   uring.c   io_uring
  */
 #ifndef RC_SHM_POLLER_H
 #define RC_SHM_POLLER_H

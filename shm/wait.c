@@ -85,7 +85,7 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct
                                .cpus = cpus,
                                .spin_asked = spin_ns != 0,
                                .cpu_wait = rc_cpu_wait_choose(),
-                               .credit = MOST_CREDIT / 2,
+                               .spin_credit = MOST_CREDIT / 2,
                                .wake_cost = MOST_COST,
                                .warm_ns = FIRST_WARM};
   if (waiter->spin_asked) {
@@ -123,8 +123,8 @@ static bool should_spin(struct rc_waiter *waiter) {
 
 static bool should_yield(struct rc_waiter *waiter) {
   if (!waiter->may_yield || !waiter->oversubscribed) return false;
-  if (waiter->credit == 0 && !waiter->spin_asked) return false;
-  return rc_holdoff_permits(&waiter->holdoff);
+  if (waiter->spin_credit == 0 && !waiter->spin_asked) return false;
+  return rc_holdoff_try(&waiter->holdoff);
 }
 
 /* After a loss by a yield, 16 to 16,384 waits go without yields. */
@@ -146,8 +146,8 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool came, bool spun
     waited -= waiter->wake_cost;
   }
   int64_t most = waiter->oversubscribed ? YIELD_NS : waiter->spin_ns;
-  if (came && waited <= most) waiter->credit += waiter->credit < MOST_CREDIT;
-  else waiter->credit -= waiter->credit > 0;
+  if (came && waited <= most) waiter->spin_credit += waiter->spin_credit < MOST_CREDIT;
+  else waiter->spin_credit -= waiter->spin_credit > 0;
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t most,
                 bool *settled) {
   int64_t slice = RC_SLICE_NS;
-  if (wait->slice) slice = least(wait->slice(wait->context, settled), RC_SLICE_NS);
+  if (wait->before_sleep) slice = least(wait->before_sleep(wait->context, settled), RC_SLICE_NS);
   if (!*settled) slice = RC_SETTLE_NS;
   waiter->sleeps++;
   RC_POINT(E3_DONE);
@@ -316,13 +316,13 @@ static void warm(struct rc_waiter *waiter, int64_t *now) {
   if (*now - began > waiter->warm_ns) waiter->warm_ns = *now - began;
 }
 
-/* Whether to spin when the next message is due. */
-static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
+/* The window in which to spin for the next message. False: there is none, or it is skipped. */
+static bool plan_window(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
   if (waiter->percent == 0 || waiter->oversubscribed) return false;
   if (!rc_cadence_window(&waiter->cadence, now, waiter->percent, out)) return false;
   waiter->warm_ns -= waiter->warm_ns / 64;
   if (should_warm(waiter)) out->wake -= waiter->warm_ns;
-  return rc_holdoff_permits(&waiter->holdoff);
+  return rc_holdoff_try(&waiter->holdoff);
 }
 
 /* Sleeps until the window begins, and spins in it. */
@@ -375,7 +375,7 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
     struct rc_window window;
     spun = should_spin(waiter);
     result = wait_awake(waiter, wait, spun, &now, deadline);
-    if (result == -EAGAIN && should_meet(waiter, now, &window))
+    if (result == -EAGAIN && plan_window(waiter, now, &window))
       result = meet(waiter, wait, &window, &now, deadline);
   }
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);

@@ -3,6 +3,12 @@
  * Waiting for a peer: the waiter spins for a moment, if short spins have lately been enough, then
  * sleeps on an event, and spins once more when the next message is due (shm/cadence.c). The sleep
  * is a futex wait, in slices; between two slices the waiter checks whether the peer is alive.
+ *
+ *   cadence.c   when the next message is due
+ *   cpu_wait.c  waiting for a word within the CPU, while spinning
+ *   wait.c      the waiter, waking, and the clock
+ *
+ * What holds a bad try off is inline.
  */
 #ifndef RC_SHM_WAIT_H
 #define RC_SHM_WAIT_H
@@ -100,8 +106,8 @@ struct rc_holdoff {
   uint32_t well;   /* tries in a row that went well */
 };
 
-/* A try is at hand. False: skip it. */
-static inline bool rc_holdoff_permits(struct rc_holdoff *holdoff) {
+/* A try is at hand. False: skip it, which counts. */
+static inline bool rc_holdoff_try(struct rc_holdoff *holdoff) {
   if (holdoff->left == 0) return true;
   holdoff->left--;
   return false;
@@ -161,8 +167,8 @@ struct rc_waiter {
   bool oversubscribed;   /* fewer CPUs than participants, at the last check */
   uint32_t participants; /* at the last check; a dead reader counts until the writer removes it */
   bool naps;             /* a tap: sleeps unannounced, so that signallers need not wake it */
-  uint32_t credit; /* up by one per wait that a spin ended or would have ended, else down by one */
-  int64_t wake_cost;         /* the estimated time of a wake-up */
+  uint32_t spin_credit;  /* up by one per wait that a spin ended or would have ended, else down */
+  int64_t wake_cost;     /* the estimated time of a wake-up */
   struct rc_holdoff holdoff; /* of yields and windows, after one that lost the CPU */
   struct rc_cadence cadence;
   void (*warm)(void *context); /* called before a window; NULL: nothing to call */
@@ -186,9 +192,9 @@ struct rc_wait {
   /* The memory whose change `poll` will see, while spinning; NULL, or a result of NULL: not
    * known. */
   const void *(*word)(void *context);
-  /* The longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit. Sets *settled to false
-   * if `poll` now waits for something else: the sleep settles anew. */
-  int64_t (*slice)(void *context, bool *settled);
+  /* Called before each sleep; returns the longest time for it. NULL: RC_SLICE_NS, the limit. Sets
+   * *settled to false if `poll` now waits for something else: the sleep settles anew. */
+  int64_t (*before_sleep)(void *context, bool *settled);
   void *context;
   bool unfenced;   /* the signallers leave E5 out: the first sleep settles (E9 in eventcount.h) */
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
@@ -212,7 +218,7 @@ static inline void rc_relax(void) {
 
 /* Whether spinning is likely to pay off now. */
 static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
-  if (waiter->spin_ns == 0 || (waiter->credit == 0 && !waiter->spin_asked)) return false;
+  if (waiter->spin_ns == 0 || (waiter->spin_credit == 0 && !waiter->spin_asked)) return false;
   /* Relaxed: advice. If the number of participants has changed, rc_wait decides. */
   return !waiter->oversubscribed &&
          waiter->participants == rc_load_relaxed(&waiter->cpus->participants);

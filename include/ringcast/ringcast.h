@@ -182,7 +182,7 @@ enum ringcast_wait_mode {
  * ringcast. */
 enum ringcast_kind {
   RINGCAST_KIND_BYTES = 0,  /* the caller's own */
-  RINGCAST_KIND_TENSORS = 1 /* the typed layout of ringcast/frame.h */
+  RINGCAST_KIND_TENSORS = 1 /* a typed frame (ringcast/frame.h), with or without tensors */
 };
 
 /* Options: set `size` to sizeof the struct and the rest to zero, which means the default; then set

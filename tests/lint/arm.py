@@ -38,8 +38,8 @@ EXPECTED = {
         "rc_ring_next": ["dmb ishld"],  # R3
     },
     "ring/held.c": {
-        "rc_ring_release": ["dmb ishld"],  # A0, before the call of settle
-        "settle": ["stlr"],  # A1
+        "rc_ring_release": ["dmb ishld"],  # A0, before the call of advance_cursor
+        "advance_cursor": ["stlr"],  # A1
     },
     "ring/slot.c": {
         "rc_slot_claim": ["casal"],  # J1

@@ -62,7 +62,7 @@ static inline void drop(struct retained *retained) {
 }
 
 /* The reader's next call of next, which finds nothing. */
-static inline void settle(ringcast_reader *reader) {
+static inline void find_nothing(ringcast_reader *reader) {
   struct ringcast_frame frame;
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
 }
@@ -84,7 +84,7 @@ static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span),
                    -EAGAIN);
-  settle(reader);
+  find_nothing(reader);
   ck_assert_uint_eq(reader->retained, 0);
 }
 

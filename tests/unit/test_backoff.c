@@ -41,7 +41,7 @@ TEST(a_try_is_learned_from) {
 
 static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
   uint32_t waits = 0;
-  while (waits <= RC_BACKOFF_MAX_INTERVAL && !rc_backoff_is_active(backoff)) waits++;
+  while (waits <= RC_BACKOFF_MAX_INTERVAL && !rc_backoff_begin_wait(backoff)) waits++;
   return waits;
 }
 
@@ -69,7 +69,7 @@ TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent
 
 TEST(while_one_stays_away_no_wait_is_counted) {
   struct rc_backoff backoff = {.pauses = RC_BACKOFF_STRETCH, .until_trial = 2};
-  for (int i = 0; i < 5; i++) ck_assert(rc_backoff_is_active(&backoff));
+  for (int i = 0; i < 5; i++) ck_assert(rc_backoff_begin_wait(&backoff));
   ck_assert_uint_eq(backoff.until_trial, 2);
   backoff.pauses = 0;
   ck_assert_uint_eq(waits_before_a_try(&backoff), 2);

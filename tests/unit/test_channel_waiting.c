@@ -73,7 +73,7 @@ static int release_unseen(_Atomic uint32_t *word, uint32_t value, int64_t timeou
   last_nap = timeout_ns;
   int nap = naps++;
   if (nap == naps_before) ck_assert(rc_ring_release_only(&releasing->ring, to_release.position));
-  else if (nap == 0) waiting->published = 0;
+  else if (nap == 0) waiting->wanted_shown = 0;
   else return 0;
   return -ETIMEDOUT;
 }

@@ -32,7 +32,7 @@ TEST(what_is_kept_is_the_readers_own) {
   read_one(reader, 1, MIB + 5);
   ck_assert_uint_eq(first->retained, 1);
   drop(&one);
-  settle(first);
+  find_nothing(first);
   ck_assert_uint_eq(first->retained, 0);
   ck_assert(is_whole(&other));
   drop(&other);
@@ -88,7 +88,7 @@ LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 3) {
       retained.data[at] ^= 1;
     if (i % 3) ck_assert(!is_whole(&retained));
     ringcast_retained_release(retained.handle);
-    settle(reader);
+    find_nothing(reader);
   }
   ck_assert_int_gt(again, 0);
   if (_i == 2) ck_assert_int_eq(close(pagemap), 0);
@@ -137,7 +137,7 @@ TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
       retained.data[page == 256 ? MIB - 1 : page * 4096] ^= 1;
     ringcast_retained_release(retained.handle);
     ck_assert_int_eq(ringcast_reader_retains(reader), 1); /* it is seen only then: */
-    settle(reader);
+    find_nothing(reader);
     ck_assert_int_eq(let_it_keep(writer, reader), rounds[i].without);
   }
 }
@@ -209,7 +209,7 @@ TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   }
   memset(family.retained[1].data, 0, MIB / 2);
   pattern_fill(family.retained[1].data, MIB, family.retained[1].number += 7);
-  ringcast_retained_release(family.retained[2].handle); /* and not settled when the child is made */
+  ringcast_retained_release(family.retained[2].handle); /* and not ended when the child is made */
   pid_t pid = start_child(look_in_child, &family);
   drop(&family.retained[0]);
   for (uint64_t i = 0; i < 40; i++) {
@@ -286,7 +286,7 @@ static void lock_what_is_there(void *context) {
     if (i % 4 == 3 && !lock_mapping(reader, &retained)) _exit(2);
     if (i % 2) retained.data[5000] ^= 1;
     ringcast_retained_release(retained.handle);
-    settle(reader);
+    find_nothing(reader);
     if (i % 4 == 1 && !lock_mapping(reader, &retained)) _exit(2);
   }
   ringcast_reader_close(reader);

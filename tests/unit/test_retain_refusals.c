@@ -46,7 +46,7 @@ TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
   ck_assert_int_eq(let_it_keep(writer, reader), 4);
   struct retained retained = send_and_keep(writer, reader, 2, MIB);
   drop(&retained);
-  settle(reader);
+  find_nothing(reader);
   ck_assert_int_eq(ringcast_reader_retains(reader), 1);
 }
 
@@ -132,7 +132,7 @@ TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
     ck_assert_int_eq(ringcast_reader_retain(reader, &frame, &retained.handle, &data), 0);
     ringcast_retained_release(retained.handle);
   }
-  settle(reader);
+  find_nothing(reader);
 }
 
 TEST(a_note_that_changes_after_it_was_read_harms_nobody) {
@@ -178,7 +178,7 @@ TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
   ck_assert_int_eq(ringcast_reader_release(reader, &bogus), 0);
   must_not_be_kept(reader, &bogus, -EINVAL, "not held");
   ringcast_retained_release(retained);
-  settle(reader);
+  find_nothing(reader);
   must_not_be_kept(reader, &frame, -EINVAL, "not held");
   ringcast_reader_leave(reader);
   must_not_be_kept(reader, &frame, -EINVAL, "left its ring");
@@ -260,7 +260,7 @@ TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
   struct retained retained = send_and_keep(writer, reader, 0, MIB);
   retained.data[MIB / 2] ^= 1;
   ringcast_retained_release(retained.handle);
-  settle(reader);
+  find_nothing(reader);
   for (uint64_t i = 1; i < 9; i++) {
     let_it_keep(writer, reader);
     ck_assert_int_eq(send(writer, i, MIB), 0);

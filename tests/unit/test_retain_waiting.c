@@ -100,7 +100,7 @@ TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
     if (result == 0) ck_assert(pattern_matches(data, MIB, n));
     if (result == 0) ringcast_retained_release(retained);
     else ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-    settle(reader);
+    find_nothing(reader);
     if (own.handle) ck_assert(is_whole(&own));
     if (refused == 5 && own.handle) drop(&own);
   }
@@ -127,7 +127,7 @@ TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time) {
     for (uint64_t i = 0; i < 16; i++) { /* all is well again */
       struct retained retained = send_and_keep(writer, reader, i, MIB);
       drop(&retained);
-      settle(reader);
+      find_nothing(reader);
     }
   }
 }
@@ -167,7 +167,7 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
     let_it_keep(writer, reader);
     struct retained next = send_and_keep(writer, reader, i, MIB);
     drop(&next);
-    settle(reader);
+    find_nothing(reader);
   }
 }
 
@@ -284,13 +284,13 @@ LOOP_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4) {
   pthread_t thread;
   int fd = ringcast_reader_fd(reader), room = polls ? ringcast_writer_room_fd(writer) : -1;
   struct retained retained = send_and_keep(writer, reader, 1, MIB);
-  do settle(reader); /* arms it, for a second at most */
+  do find_nothing(reader); /* arms it, for a second at most */
   while (is_readable(fd, 0));
   if (polls) ck_assert_int_eq(ringcast_writer_reserve(writer, most, 0, &span), -EAGAIN);
   else ck_assert_int_eq(pthread_create(&thread, NULL, reserve_all, writer), 0);
   while (reader->retained > 0) {
     ck_assert(is_readable(fd, -1));
-    settle(reader);
+    find_nothing(reader);
   }
   for (int result = -EAGAIN; polls && result != 0;) {
     ck_assert(is_readable(room, -1));
@@ -345,7 +345,7 @@ TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
                    -EAGAIN);
   ck_assert_int_eq(send(writer, 1, MIB), 0);
   read_one(reader, 1, MIB);
-  settle(reader);
+  find_nothing(reader);
   ck_assert_uint_eq(reader->retained, 1);
   drop(&retained);
 }
@@ -364,7 +364,7 @@ TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ck_assert(!rc_eventcount_is_asleep(data));
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   drop(&retained);
-  settle(reader);
+  find_nothing(reader);
   rc_eventcount_announce(data);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
   ck_assert_int_eq(ringcast_writer_commit(writer, 0, 3), 0); /* wakes, for the frame */

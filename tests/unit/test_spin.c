@@ -124,7 +124,7 @@ TEST(a_crowd_yields_and_does_not_spin_however_long_it_may) {
   ck_assert_int_eq(yields, 0);
   set_up_crowd(&target, 20000); /* asked for */
   target.cpus.participants = 9;
-  target.waiter.credit = 0;
+  target.waiter.spin_credit = 0;
   ck_assert(yields_in_a_wait(&target));
   set_up_crowd(&target, -1);
   ck_assert(!spins(&target));
@@ -141,7 +141,7 @@ TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
   for (int i = 0; i < 10; i++)
     ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
   ck_assert(!yields_in_a_wait(&target));
-  target.waiter.credit = 1;
+  target.waiter.spin_credit = 1;
   target.waiter.holdoff.left = 0; /* the test may have lost the CPU itself */
   ck_assert(yields_in_a_wait(&target));
 }
@@ -151,17 +151,17 @@ TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time
   set_up_crowd(&target, 0);
   rc_os.yield = yield_for_long;
   for (int without = 16; without <= 64; without *= 2) {
-    target.waiter.credit = 1;
+    target.waiter.spin_credit = 1;
     ck_assert(yields_in_a_wait(&target));
     ck_assert_int_eq(yields, 1);
     for (int i = 0; i < without; i++) {
-      target.waiter.credit = 1;
+      target.waiter.spin_credit = 1;
       ck_assert(!yields_in_a_wait(&target));
     }
   }
   rc_os.yield = yield_at_once;
   do { /* again if the test itself loses the CPU */
-    target.waiter.credit = 1;
+    target.waiter.spin_credit = 1;
     target.waiter.holdoff.left = 0;
     ck_assert(yields_in_a_wait(&target));
   } while (target.waiter.holdoff.length != 0);

@@ -357,7 +357,7 @@ static void suit(int point) {
   case RC_POINT_PUNCH:
   case RC_POINT_PUNCHED:
   case RC_POINT_EPOCH_DONE: board->trims = true; break;
-  case RC_POINT_SETTLED: party->leases = 3; break;
+  case RC_POINT_CURSOR_MOVED: party->leases = 3; break;
   case RC_POINT_SPILL_CHECKED: board->large = true; break;
   case RC_POINT_RETAINED:
   case RC_POINT_UNSHARE:
