@@ -4,6 +4,7 @@ that leaves in order is no death. Executor and workers are stand-ins."""
 
 import os
 import signal
+import threading
 
 import pytest
 from peers import WATCHDOG, Peer, state_of
@@ -155,6 +156,33 @@ def test_a_death_ends_the_wait_for_any_answer(team, tmp_path, size, victim, awai
         with pytest.raises(ringcast.Error) as raised:
             answers.dequeue(timeout=WATCHDOG)
         assert_named(raised.value, peers, victim, last=2)
+
+
+@pytest.mark.parametrize("awaited", [0, 1])
+def test_the_executor_ends_its_workers_before_the_engine_hears(team, tmp_path, caplog, awaited):
+    """vLLM's thread ends with the engine's process. The death is in the log at once."""
+    os.mkfifo(tmp_path / "fifo")
+    peers = team(2)
+    executor = Executor(peers)
+    executor.send("hold", str(tmp_path / "fifo"))
+    heard, order = threading.Event(), []
+
+    def monitor():
+        until_lost(executor.calls)
+        heard.wait(0.2)
+        order.append("workers ended")
+
+    thread = threading.Thread(target=monitor, name="MultiprocWorkerMonitor")
+    thread.start()
+    kill(peers[1])
+    with pytest.raises(ringcast.Error) as raised:
+        executor.answers[awaited].dequeue()
+    order.append("heard")
+    heard.set()
+    thread.join()
+    assert order == ["workers ended", "heard"]
+    assert_named(raised.value, peers, 1, last=1)
+    assert f"rank 1 (pid {peers[1].pid})" in caplog.text
 
 
 @pytest.mark.parametrize("size, victim", TEAMS)

@@ -123,6 +123,9 @@ _CHECK = 0.05
 # are counted, since a process may stand still between two of them.
 _RETRY = 0.001
 AT_EXIT_SECONDS = 1.0
+# vLLM's thread that sees the end of a worker, and how long it takes at most: it waits 5 s for the
+# others (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS), and 4 s after SIGTERM.
+_MONITOR, _MONITOR_SECONDS = "MultiprocWorkerMonitor", 15.0
 # Tags of frames other than messages: all readers are attached; a reader has died (with the text).
 _READY, _DIED = 1, 2
 _STATES = {
@@ -165,6 +168,19 @@ def _all(kind: type) -> List[Any]:
     return [end for end in [reference() for reference in list(_ends)] if isinstance(end, kind)]
 
 
+def _await_executor() -> None:
+    """Let vLLM's executor, if it is in this process, end its workers before the caller hears of a
+    death.
+
+    A thread of it, which sees each worker's end, ends the others, after some seconds by SIGKILL.
+    But the engine's process ends as soon as the engine hears of the death, and with it that thread:
+    a worker that waits for the dead one, in a collective or on a device, would stay for ever.
+    """
+    for thread in threading.enumerate():
+        if thread.name == _MONITOR and thread is not threading.current_thread():
+            thread.join(_MONITOR_SECONDS)
+
+
 # ---- The writer's endpoint -----------------------------------------------------------------------
 
 
@@ -196,6 +212,7 @@ class Sender(WriterEnd):
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
             if self.lost is not None:
+                _await_executor()
                 raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
             try:
                 if self._complete:
@@ -352,6 +369,7 @@ class Sender(WriterEnd):
     def _check_readers(self) -> None:
         self._catch_up() if self._alarm else self.check()
         if self.lost is not None:
+            _await_executor()
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _lose(self, who: str, what: str = "") -> None:
@@ -369,6 +387,8 @@ class Sender(WriterEnd):
                     "engine (a program of your own: make a new queue)"
                 )
             self.lost = who[:MOST_CHARACTERS]
+            if self._sends_calls:
+                engine_logger().error("%s", self.lost)  # at once: see _await_executor
             for receiver in _all(Receiver) if self._sends_calls else []:
                 receiver.end(self.readers, self.lost)
 
@@ -510,12 +530,14 @@ class Receiver:
         """By the death of a worker, or by shutdown()."""
         if self._lost is None:
             return RuntimeError("cancelled")
+        _await_executor()
         return ringcast.ReaderDied(errno.EOWNERDEAD, self._lost)
 
     def _name_gone(self, error: ringcast.WriterGone) -> ringcast.WriterGone:
         worker = self._worker()
         if worker is None:
             return error
+        _await_executor()
         text = f"{worker} is gone, and all its answers were received: restart the engine"
         return ringcast.WriterGone(errno.EPIPE, text)
 
