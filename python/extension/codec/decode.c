@@ -549,7 +549,7 @@ static void decoding_clear(struct rc_py_decoding *decoding) {
     Py_XDECREF(decoding->nested[i].key);
     PyMem_Free(decoding->nested[i].stream);
   }
-  rc_py_marked_clear(&decoding->marked);
+  if (decoding->nested_count > 0) rc_py_marked_clear(&decoding->marked);
   PyMem_Free(decoding->leaves);
   PyMem_Free(decoding->parts);
   PyMem_Free(decoding->nested);
