@@ -160,9 +160,14 @@ static PyObject *make_packed(struct rc_py_decoding *decoding, const struct ringc
 static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   const struct ringcast_tensor tensor = rc_py_tensor_of(item);
   uint64_t bytes;
-  bool is_dense = rc_py_is_dense(&tensor);
-  /* With gaps, a tensor may need more bytes than its entry has; take_bytes limits the total. */
-  if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (is_dense && bytes != item->bytes)) {
+  bool is_dense = rc_py_is_dense(&tensor, &bytes);
+  bool makes_sense;
+  if (is_dense) {
+    makes_sense = bytes == item->bytes;
+  } else { /* it may need more bytes than its entry has; take_bytes limits the total */
+    makes_sense = ringcast_tensor_bytes(&tensor, &bytes) == 0;
+  }
+  if (!makes_sense) {
     rc_py_damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
   }

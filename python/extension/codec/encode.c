@@ -402,10 +402,9 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   }
 }
 
+/* Whether the frame has the tensor's bytes in the order of memory: see rc_py_source_finish. */
 static bool is_in_order(const struct ringcast_tensor *tensor) {
-  if (tensor->flags & RINGCAST_TENSOR_DENSE) return true;
-  return tensor->data &&
-         (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
+  return !tensor->strides || tensor->flags & RINGCAST_TENSOR_DENSE;
 }
 
 static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {

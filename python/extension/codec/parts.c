@@ -119,12 +119,16 @@ static int place_buffer_error(struct rc_py_step *step) {
   return -1;
 }
 
-/* A tensor without gaps keeps its order of memory. */
+/* A tensor without gaps keeps its order of memory. In C order, it needs no strides. */
 static void keep_order(struct rc_py_source *source) {
   struct ringcast_tensor *tensor = &source->tensor;
-  if (source->is_on_device || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
-    return;
-  if (rc_py_is_dense(tensor)) tensor->flags |= RINGCAST_TENSOR_DENSE;
+  uint64_t bytes;
+  if (source->is_on_device || !tensor->strides) return;
+  if (rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) {
+    tensor->strides = NULL;
+  } else if (rc_py_is_dense(tensor, &bytes)) {
+    tensor->flags |= RINGCAST_TENSOR_DENSE;
+  }
 }
 
 bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *out,
