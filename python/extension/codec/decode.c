@@ -198,7 +198,7 @@ static PyObject *make_value(struct rc_py_decoding *decoding, const struct ringca
   switch (item->kind) {
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_LEAF:
-  case RINGCAST_ITEM_OBJECT: return rc_py_ref(Py_None);
+  case RINGCAST_ITEM_OBJECT: return Py_NewRef(Py_None);
   case RINGCAST_ITEM_BOOL: return PyBool_FromLong(item->scalar.i != 0);
   case RINGCAST_ITEM_INT: return PyLong_FromLongLong(item->scalar.i);
   case RINGCAST_ITEM_FLOAT: return PyFloat_FromDouble(item->scalar.f);
@@ -228,7 +228,7 @@ static bool leaf_add(struct rc_py_decoding *decoding, PyObject *key, int64_t ind
     return false;
   }
   decoding->leaves[decoding->leaf_count++] =
-      (struct rc_py_decoded_leaf){.key = rc_py_ref(key), .index = index};
+      (struct rc_py_decoded_leaf){.key = Py_XNewRef(key), .index = index};
   return true;
 }
 
@@ -245,7 +245,7 @@ static bool nested_add(struct rc_py_decoding *decoding, PyObject *key,
   }
   copy_to(decoding, stream);
   struct rc_py_nested *added = &decoding->nested[decoding->nested_count++];
-  *added = (struct rc_py_nested){.key = rc_py_ref(key), .stream = stream, .bytes = item->bytes};
+  *added = (struct rc_py_nested){.key = Py_XNewRef(key), .stream = stream, .bytes = item->bytes};
   added->first_part = rc_py_first_part(item, &added->parts);
   return true;
 }

@@ -76,8 +76,8 @@ struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key
     return NULL;
   struct rc_py_part *part = &encoding->parts[encoding->count++];
   memset(part, 0, sizeof *part);
-  part->key = rc_py_ref(key);
-  part->value = rc_py_ref(value);
+  part->key = Py_XNewRef(key);
+  part->value = Py_XNewRef(value);
   return part;
 }
 

@@ -16,7 +16,7 @@ static bool numpy_load(struct rc_py_state *state, PyObject *module) {
     ok = numpy->dtypes[i] != NULL;
   }
   Py_XDECREF(make_dtype);
-  if (ok && !numpy->ndarray) numpy->ndarray = rc_py_ref(ndarray);
+  if (ok && !numpy->ndarray) numpy->ndarray = Py_NewRef(ndarray);
   Py_XDECREF(ndarray);
   return ok;
 }
@@ -202,7 +202,7 @@ static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   PyObject *shape = rc_py_dims(item->shape, item->ndim, 1);
   PyObject *strides =
-      is_c_order ? rc_py_ref(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
+      is_c_order ? Py_NewRef(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
   PyObject *array = NULL;
   if (shape && strides && is_c_order && !memory) {
     array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);
