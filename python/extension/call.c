@@ -274,7 +274,7 @@ bool rc_py_handle_check(struct rc_py_handle *self) {
 
 PyObject *rc_py_handle_block(PyObject *self, PyObject *Py_UNUSED(unused)) {
   if (!is_open((struct rc_py_handle *)self)) return NULL;
-  return rc_py_ref(self);
+  return Py_NewRef(self);
 }
 
 PyObject *rc_py_handle_exit(PyObject *self, PyObject *Py_UNUSED(exception)) {
@@ -312,7 +312,7 @@ int rc_py_loop_init(struct rc_py_state *state, PyObject *module) {
 PyObject *rc_py_pass_turn(struct rc_py_handle *self) {
   if (self->spent < MOST_SPENT) return NULL;
   self->spent = 0;
-  return rc_py_ref(rc_py_state_of(self)->turn);
+  return Py_NewRef(rc_py_state_of(self)->turn);
 }
 
 /* A forked child has no event loop to notify. */
@@ -337,7 +337,7 @@ void rc_py_watch_close(struct rc_py_handle *self) {
  * descriptor, the loop would serve only one of the two. */
 void rc_py_watch_after(struct rc_py_handle *self, int rc) {
   if (rc != -ENOBUFS) return;
-  PyObject *watch = rc_py_ref(self->watch);
+  PyObject *watch = Py_XNewRef(self->watch);
   tell_closed(watch, self->pid);
   Py_XDECREF(watch);
 }

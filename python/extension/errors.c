@@ -211,7 +211,7 @@ static PyObject *module_of(PyObject *entry) {
   PyObject *frame = PyObject_GetAttrString(entry, "tb_frame");
   if (frame) globals = PyObject_GetAttrString(frame, "f_globals");
   if (globals && PyDict_Check(globals)) name = PyDict_GetItemString(globals, "__name__");
-  name = name && PyUnicode_Check(name) ? rc_py_ref(name) : NULL;
+  name = name && PyUnicode_Check(name) ? Py_NewRef(name) : NULL;
   Py_XDECREF(globals);
   Py_XDECREF(frame);
   return name;
@@ -240,7 +240,7 @@ static bool is_of_library(PyObject *entry) {
 bool rc_py_is_of_libraries(void) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  PyObject *entry = rc_py_ref(traceback ? traceback : Py_None);
+  PyObject *entry = Py_NewRef(traceback ? traceback : Py_None);
   bool all = true;
   while (all && entry && entry != Py_None) {
     all = is_of_library(entry);

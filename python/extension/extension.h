@@ -54,9 +54,4 @@
 
 struct rc_py_state;
 
-static inline PyObject *rc_py_ref(PyObject *object) {
-  Py_XINCREF(object);
-  return object;
-}
-
 #endif

@@ -194,7 +194,7 @@ static void deliver(void) {
   is_delivering = true;
   spans.deliveries++;
   PyErr_Fetch(&type, &value, &traceback);
-  PyObject *functions = rc_py_ref(spans.functions);
+  PyObject *functions = Py_NewRef(spans.functions);
   PyObject *list = take();
   if (!list) report(functions, &late);
   for (Py_ssize_t i = 0; list && i < PyTuple_GET_SIZE(functions); i++) {
@@ -275,7 +275,7 @@ static PyObject *start(PyObject *Py_UNUSED(module), PyObject *args) {
   spans.dropped = 0;
   spans.capacity = capacity;
   spans.deliveries = is_delivering;
-  Py_XSETREF(spans.functions, rc_py_ref(functions));
+  Py_XSETREF(spans.functions, Py_NewRef(functions));
   rc_py_spans_on = true;
   Py_RETURN_NONE;
 }
@@ -294,7 +294,7 @@ static PyObject *stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) 
 static PyObject *set_functions(PyObject *Py_UNUSED(module), PyObject *functions) {
   if (!PyTuple_Check(functions))
     return PyErr_Format(PyExc_TypeError, "_spans_functions() takes a tuple");
-  Py_XSETREF(spans.functions, rc_py_ref(functions));
+  Py_XSETREF(spans.functions, Py_NewRef(functions));
   Py_RETURN_NONE;
 }
 

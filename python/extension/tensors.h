@@ -24,9 +24,9 @@ int rc_py_dtype_of(const struct ringcast_item *item);
 /* A tuple of numbers, each times `unit`. */
 PyObject *rc_py_dims(const int64_t *dims, int32_t ndim, int64_t unit);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
-/* Whether a tensor that ringcast_tensor_bytes accepts has no gaps: C order, perhaps with permuted
- * axes. */
-bool rc_py_is_dense(const struct ringcast_tensor *tensor);
+/* Whether a tensor makes sense and has no gaps (C order, perhaps with permuted axes), and then its
+ * bytes. */
+bool rc_py_is_dense(const struct ringcast_tensor *tensor, uint64_t *bytes);
 static inline struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item *item) {
   return (struct ringcast_tensor){
       .data = item->data,

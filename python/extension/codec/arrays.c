@@ -177,5 +177,5 @@ PyObject *rc_py_get_part_array(struct rc_py_token_reader *reader, uint8_t typeco
   int fits = has_typecode(reader->state, part, typecode);
   if (fits < 0) return NULL;
   if (!fits) return stream_damaged(reader, "a part of another kind");
-  return rc_py_ref(part);
+  return Py_NewRef(part);
 }

@@ -35,7 +35,7 @@ PyObject *rc_py_class_cache(PyObject **cache) {
     if (!anew) return NULL;
     Py_XSETREF(*cache, anew);
   }
-  return rc_py_ref(*cache);
+  return Py_NewRef(*cache);
 }
 
 static void class_free(struct rc_py_class *class) {
@@ -115,11 +115,11 @@ static struct rc_py_class *class_new(PyTypeObject *type, PyObject *description) 
     PyErr_NoMemory();
     return NULL;
   }
-  class->type = (PyTypeObject *)rc_py_ref((PyObject *)type);
+  class->type = (PyTypeObject *)Py_NewRef((PyObject *)type);
   class->kind = (uint8_t)kind;
   class->runs_code = runs_code(class);
-  class->names = rc_py_ref(names);
-  class->text = rc_py_ref(text);
+  class->names = Py_NewRef(names);
+  class->text = Py_NewRef(text);
   class->dtype = (struct ringcast_dtype){(uint8_t)code, (uint8_t)bits, 1};
   class->has_post_init = PyObject_HasAttrString((PyObject *)type, "__post_init__");
   bool ok = is_made_plainly(class) && class_layout(class, slots);
@@ -308,7 +308,7 @@ static struct rc_py_class *take_apart(struct rc_py_class *class, PyObject *insta
   if (!rc_py_fields_alloc(fields, class->slots + 1)) return NULL;
   take_slots(class, instance, fields->values);
   for (Py_ssize_t i = 0; i < class->slots; i++) Py_XINCREF(fields->values[i]);
-  fields->values[class->slots] = rc_py_ref(dict);
+  fields->values[class->slots] = Py_XNewRef(dict);
   return class;
 }
 
@@ -389,7 +389,7 @@ static PyObject *capsule_of_pair(PyObject *pair, PyObject *text) {
     return NULL;
   }
   struct rc_py_class *class = PyCapsule_GetPointer(capsule, capsule_name);
-  Py_SETREF(class->text, rc_py_ref(text));
+  Py_SETREF(class->text, Py_NewRef(text));
   return capsule;
 }
 
@@ -503,7 +503,7 @@ PyObject *rc_py_class_member(struct rc_py_state *state, const struct rc_py_class
 }
 
 PyObject *rc_py_intern(struct rc_py_state *state, PyObject *name) {
-  PyObject *found = rc_py_ref(name);
+  PyObject *found = Py_NewRef(name);
 #if PY_VERSION_HEX >= 0x030c0000 && PY_VERSION_HEX < 0x030d0000
   size_t bytes = (size_t)PyUnicode_GET_LENGTH(name) * PyUnicode_KIND(name) + sizeof(PyASCIIObject);
   if (bytes > RC_PY_INTERNED_MOST - state->interned) return found;

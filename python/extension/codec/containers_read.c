@@ -41,7 +41,7 @@ static inline PyObject *get_ascii(struct rc_py_token_reader *reader, const uint8
 
 static PyObject *get_again(struct rc_py_token_reader *reader, uint64_t text) {
   if (text >= reader->text_count) return stream_damaged(reader, "a text that was not there before");
-  return rc_py_ref(reader->texts[text]);
+  return Py_NewRef(reader->texts[text]);
 }
 
 static PyObject *get_record(struct rc_py_token_reader *reader, uint64_t number, int depth);
@@ -102,9 +102,9 @@ static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_to
   }
   if (tag > RINGCAST_TAG_TRUE) return get_frequent(reader, tag, depth);
   object->at++;
-  if (tag == RINGCAST_TAG_NONE) return rc_py_ref(Py_None);
-  if (tag == RINGCAST_TAG_TRUE) return rc_py_ref(Py_True);
-  return rc_py_ref(Py_False);
+  if (tag == RINGCAST_TAG_NONE) return Py_NewRef(Py_None);
+  if (tag == RINGCAST_TAG_TRUE) return Py_NewRef(Py_True);
+  return Py_NewRef(Py_False);
 }
 
 /* ---- Containers ------------------------------------------------------------------------------ */
@@ -159,7 +159,7 @@ static inline PyObject *get_short_key(struct rc_py_token_reader *reader) {
   size_t left = (size_t)(reader->object.end - at);
   if (left >= 2 && *at == RINGCAST_TAG_AGAIN && at[1] < 252 && at[1] < reader->text_count) {
     reader->object.at += 2;
-    return rc_py_ref(reader->texts[at[1]]);
+    return Py_NewRef(reader->texts[at[1]]);
   }
   if (left == 0 || *at < RINGCAST_TAG_TEXT || *at >= RINGCAST_TAG_NONE) return NULL;
   size_t bytes = *at - RINGCAST_TAG_TEXT;
@@ -357,7 +357,7 @@ static PyObject *member_by_name(struct rc_py_token_reader *reader, const struct 
   PyObject *members = PyObject_GetAttr((PyObject *)class->type, state->names._member_map_);
   if (!members) return NULL;
   PyObject *member = NULL;
-  if (PyDict_CheckExact(members)) member = rc_py_ref(PyDict_GetItemWithError(members, name));
+  if (PyDict_CheckExact(members)) member = Py_XNewRef(PyDict_GetItemWithError(members, name));
   Py_DECREF(members);
   if (!member && !PyErr_Occurred()) {
     rc_py_raise_text(state, EPROTO,
@@ -483,9 +483,9 @@ static inline PyObject *get_token(struct rc_py_token_reader *reader,
   case RINGCAST_TAG_UTF8: return rc_py_text(reader, token->data, token->count, NULL);
   case RINGCAST_TAG_NAMED: return rc_py_text_named(reader, token->data, token->count);
   case RINGCAST_TAG_AGAIN: return get_again(reader, token->count);
-  case RINGCAST_TAG_NONE: return rc_py_ref(Py_None);
-  case RINGCAST_TAG_FALSE: return rc_py_ref(Py_False);
-  case RINGCAST_TAG_TRUE: return rc_py_ref(Py_True);
+  case RINGCAST_TAG_NONE: return Py_NewRef(Py_None);
+  case RINGCAST_TAG_FALSE: return Py_NewRef(Py_False);
+  case RINGCAST_TAG_TRUE: return Py_NewRef(Py_True);
   case RINGCAST_TAG_FLOAT: return get_float(token->data);
   case RINGCAST_TAG_BYTES:
     return PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);

@@ -138,7 +138,7 @@ static inline enum rc_py_put put_list_items(struct rc_py_encoding *encoding, PyO
   enum rc_py_put put = RC_PY_PUT_DONE;
   for (step->index = 0; put == RC_PY_PUT_DONE && step->index < count; step->index++) {
     if (PyList_GET_SIZE(list) != count) return changed();
-    put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(list, step->index)), step);
+    put = put_inner(encoding, Py_NewRef(PyList_GET_ITEM(list, step->index)), step);
   }
   return put;
 }
@@ -162,7 +162,7 @@ static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple
     return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* the empty tuple is a singleton */
   enum rc_py_put put = put_items_head(encoding, RINGCAST_TAG_TUPLE, tuple, items, count, &step, up);
   for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
-    put = put_inner(encoding, rc_py_ref(PyTuple_GET_ITEM(tuple, step.index)), &step);
+    put = put_inner(encoding, Py_NewRef(PyTuple_GET_ITEM(tuple, step.index)), &step);
   }
   return put;
 }
@@ -190,7 +190,7 @@ static enum rc_py_put put_record(struct rc_py_encoding *encoding, PyObject *dict
         PyDict_Next(dict, &position, &key, &value) && key == PyTuple_GET_ITEM(keys, done);
     if (!is_same) return changed();
     step->key = key;
-    put = put_inner(encoding, rc_py_ref(value), step);
+    put = put_inner(encoding, Py_NewRef(value), step);
   }
   if (put == RC_PY_PUT_DONE && PyDict_GET_SIZE(dict) != count) return changed();
   return put;
@@ -207,13 +207,13 @@ static enum rc_py_put put_pairs(struct rc_py_encoding *encoding, PyObject *dict,
     done++;
     if (done > count) break;
     Py_INCREF(value);
-    step->key = rc_py_ref(key);
+    step->key = Py_NewRef(key);
     if (PyUnicode_CheckExact(key)) {
       put = rc_py_put_text(encoding, key);
       step->index = place;
     } else {
       step->index = RC_PY_STEP_OF_KEY;
-      put = put_inner(encoding, rc_py_ref(key), step);
+      put = put_inner(encoding, Py_NewRef(key), step);
       step->index = RC_PY_STEP_KEY;
     }
     if (put == RC_PY_PUT_DONE) {
@@ -304,7 +304,7 @@ static enum rc_py_put put_contents(struct rc_py_encoding *encoding, int number,
   enum rc_py_put put = put_tag_of(encoding, RINGCAST_TAG_KIND, number);
   if (put == RC_PY_PUT_DONE && contents->head) {
     put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
-    if (put == RC_PY_PUT_DONE) put = put_inner(encoding, rc_py_ref(contents->head), step);
+    if (put == RC_PY_PUT_DONE) put = put_inner(encoding, Py_NewRef(contents->head), step);
   }
   if (put != RC_PY_PUT_DONE) return put;
   if (PyList_CheckExact(items)) return put_own_list(encoding, items, step);

@@ -160,9 +160,14 @@ static PyObject *make_packed(struct rc_py_decoding *decoding, const struct ringc
 static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   const struct ringcast_tensor tensor = rc_py_tensor_of(item);
   uint64_t bytes;
-  bool is_dense = rc_py_is_dense(&tensor);
-  /* With gaps, a tensor may need more bytes than its entry has; take_bytes limits the total. */
-  if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (is_dense && bytes != item->bytes)) {
+  bool is_dense = rc_py_is_dense(&tensor, &bytes);
+  bool makes_sense;
+  if (is_dense) {
+    makes_sense = bytes == item->bytes;
+  } else { /* it may need more bytes than its entry has; take_bytes limits the total */
+    makes_sense = ringcast_tensor_bytes(&tensor, &bytes) == 0;
+  }
+  if (!makes_sense) {
     rc_py_damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
   }
@@ -193,7 +198,7 @@ static PyObject *make_value(struct rc_py_decoding *decoding, const struct ringca
   switch (item->kind) {
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_LEAF:
-  case RINGCAST_ITEM_OBJECT: return rc_py_ref(Py_None);
+  case RINGCAST_ITEM_OBJECT: return Py_NewRef(Py_None);
   case RINGCAST_ITEM_BOOL: return PyBool_FromLong(item->scalar.i != 0);
   case RINGCAST_ITEM_INT: return PyLong_FromLongLong(item->scalar.i);
   case RINGCAST_ITEM_FLOAT: return PyFloat_FromDouble(item->scalar.f);
@@ -223,7 +228,7 @@ static bool leaf_add(struct rc_py_decoding *decoding, PyObject *key, int64_t ind
     return false;
   }
   decoding->leaves[decoding->leaf_count++] =
-      (struct rc_py_decoded_leaf){.key = rc_py_ref(key), .index = index};
+      (struct rc_py_decoded_leaf){.key = Py_XNewRef(key), .index = index};
   return true;
 }
 
@@ -240,7 +245,7 @@ static bool nested_add(struct rc_py_decoding *decoding, PyObject *key,
   }
   copy_to(decoding, stream);
   struct rc_py_nested *added = &decoding->nested[decoding->nested_count++];
-  *added = (struct rc_py_nested){.key = rc_py_ref(key), .stream = stream, .bytes = item->bytes};
+  *added = (struct rc_py_nested){.key = Py_XNewRef(key), .stream = stream, .bytes = item->bytes};
   added->first_part = rc_py_first_part(item, &added->parts);
   return true;
 }
@@ -549,7 +554,7 @@ static void decoding_clear(struct rc_py_decoding *decoding) {
     Py_XDECREF(decoding->nested[i].key);
     PyMem_Free(decoding->nested[i].stream);
   }
-  rc_py_marked_clear(&decoding->marked);
+  if (decoding->nested_count > 0) rc_py_marked_clear(&decoding->marked);
   PyMem_Free(decoding->leaves);
   PyMem_Free(decoding->parts);
   PyMem_Free(decoding->nested);

@@ -439,7 +439,9 @@ PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringca
   if (!device) return NULL;
   bool is_inline = item->placement == RINGCAST_PLACEMENT_INLINE;
   const struct ringcast_tensor tensor = rc_py_tensor_of(item);
-  bool keeps_order = is_inline && item->flags & RINGCAST_ITEM_TORCH && rc_py_is_dense(&tensor);
+  uint64_t packed;
+  bool keeps_order =
+      is_inline && item->flags & RINGCAST_ITEM_TORCH && rc_py_is_dense(&tensor, &packed);
   if (!keeps_order && !rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
     if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
     return NULL; /* ringcast's writers make no such tensor; the tensor arrives on the CPU */

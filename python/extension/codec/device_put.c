@@ -144,7 +144,7 @@ static bool list_parts(const struct rc_py_encoding *encoding, uint32_t count, Py
     if (i == 0) first = part->scalar.in_pool;
     PyObject *start = PyLong_FromUnsignedLongLong(part->scalar.in_pool - first);
     if (!start) return false;
-    PyList_SET_ITEM(tensors, i, rc_py_ref(part->source.keep));
+    PyList_SET_ITEM(tensors, i, Py_NewRef(part->source.keep));
     PyList_SET_ITEM(starts, i, start);
   }
   return true;

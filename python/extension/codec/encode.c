@@ -268,19 +268,21 @@ static bool is_worth_a_reference(const struct rc_py_part *part) {
 /* Describes the items without a stream first, as streams may refer to such items. */
 static bool measure_plain_items(struct rc_py_encoding *encoding, PyObject *dict) {
   size_t items = encoding->count;
+  bool has_notes = false;
   for (size_t i = 0; i < items; i++) {
     struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
     PyObject *value = encoding->parts[i].value;
-    if (rc_py_is_repeated(encoding, value)) {
+    if (has_notes && rc_py_is_repeated(encoding, value)) {
       encoding->parts[i].kind = RINGCAST_ITEM_OBJECT; /* an ITEM and nothing else */
       continue;
     }
+    /* Two references are the dict's and the part's; an array's buffer adds another. */
+    bool may_repeat = Py_REFCNT(value) > 2;
     int described = describe_plain(encoding, i, &step);
     if (described < 0) return false;
-    /* Two references are the dict's and the part's. */
-    bool is_noted =
-        described > 0 && Py_REFCNT(value) > 2 && is_worth_a_reference(&encoding->parts[i]);
+    bool is_noted = described > 0 && may_repeat && is_worth_a_reference(&encoding->parts[i]);
     if (is_noted && !rc_py_repeats_item(encoding, value, i)) return false;
+    has_notes = has_notes || is_noted;
   }
   return true;
 }
@@ -400,10 +402,9 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   }
 }
 
+/* Whether the frame has the tensor's bytes in the order of memory: see rc_py_source_finish. */
 static bool is_in_order(const struct ringcast_tensor *tensor) {
-  if (tensor->flags & RINGCAST_TENSOR_DENSE) return true;
-  return tensor->data &&
-         (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
+  return !tensor->strides || tensor->flags & RINGCAST_TENSOR_DENSE;
 }
 
 static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {

@@ -229,7 +229,7 @@ static int select_item(struct look *look, uint32_t index, const struct ringcast_
 static int find_in_whole(const struct look *look, PyObject *key, PyObject **out) {
   PyObject *dict = whole_dict(look);
   if (!dict) return -1;
-  PyObject *value = rc_py_ref(PyDict_GetItemWithError(dict, key));
+  PyObject *value = Py_XNewRef(PyDict_GetItemWithError(dict, key));
   Py_DECREF(dict);
   if (!value && PyErr_Occurred()) return -1;
   if (!value) return 0;
@@ -254,7 +254,7 @@ static int find_entry(struct look *look, PyObject *key, PyObject **out) {
   Py_ssize_t position = 0;
   PyObject *other, *value = NULL;
   if (PyDict_Check(dict)) PyDict_Next(dict, &position, &other, &value);
-  *out = rc_py_ref(value);
+  *out = Py_XNewRef(value);
   Py_DECREF(dict);
   if (!value) return raise_damaged(look, "it changes while it is read");
   return 1;
@@ -316,7 +316,7 @@ static bool walk_entry(struct walk *walk, uint64_t index) {
   PyObject *hash = hash_of(&item);
   bool ok = walk_add(walk, hash);
   if (ok && walk->is_marked) {
-    ok = PyList_SetItem(walk->marked, PyList_GET_SIZE(walk->marked) - 1, rc_py_ref(hash)) == 0;
+    ok = PyList_SetItem(walk->marked, PyList_GET_SIZE(walk->marked) - 1, Py_NewRef(hash)) == 0;
   }
   Py_XDECREF(hash);
   return ok;
@@ -389,8 +389,8 @@ static PyObject *hashes_of_nested(struct walk *walk, const struct ringcast_item 
   if (walk->found && !walk_stream(walk, item, stream)) Py_CLEAR(walk->found);
   Py_DECREF(stream);
   if (!walk->found || (walk->any && needs.values > 1)) return walk->found;
-  PyObject *hash = rc_py_ref(Py_None);
-  if (walk->any) Py_SETREF(hash, rc_py_ref(PyList_GET_ITEM(walk->found, 0))); /* it is a tensor */
+  PyObject *hash = Py_NewRef(Py_None);
+  if (walk->any) Py_SETREF(hash, Py_NewRef(PyList_GET_ITEM(walk->found, 0))); /* it is a tensor */
   Py_DECREF(walk->found);
   return hash;
 }

@@ -67,7 +67,7 @@ int rc_py_standard_of(struct rc_py_state *state, PyTypeObject *type) {
     PyObject *found = find_imported(standard[i].module, standard[i].name);
     if (!found && PyErr_Occurred()) return -1;
     bool is_it = is_found(i, type, found);
-    if (is_it && !state->standard[i]) state->standard[i] = rc_py_ref(found);
+    if (is_it && !state->standard[i]) state->standard[i] = Py_NewRef(found);
     is_it = is_it && state->standard[i] == found;
     Py_XDECREF(found);
     if (is_it) return i;

@@ -206,12 +206,12 @@ static PyObject *int_of_halves(uint64_t high, uint64_t low) {
 /* uuid.SafeUUID's member for the byte behind a UUID's own 16; -1: there is none. New. */
 static PyObject *safety_of(struct rc_py_state *state, int safety) {
   static const char *const names[] = {"unknown", "safe", "unsafe"};
-  if (safety < 0 && state->uuid_unknown) return rc_py_ref(state->uuid_unknown);
+  if (safety < 0 && state->uuid_unknown) return Py_NewRef(state->uuid_unknown);
   PyObject *members = rc_py_import("uuid", "SafeUUID");
   if (!members) return NULL;
   PyObject *member = PyObject_GetAttrString(members, names[safety + 1]);
   Py_DECREF(members);
-  if (member && safety < 0) state->uuid_unknown = rc_py_ref(member);
+  if (member && safety < 0) state->uuid_unknown = Py_NewRef(member);
   return member;
 }
 

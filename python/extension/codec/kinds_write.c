@@ -87,7 +87,7 @@ static enum rc_py_put take_timezone(PyObject *object, struct zone *out) {
     int64_t seconds =
         (int64_t)PyDateTime_DELTA_GET_DAYS(offset) * 86400 + PyDateTime_DELTA_GET_SECONDS(offset);
     out->offset = seconds * 1000000 + PyDateTime_DELTA_GET_MICROSECONDS(offset);
-    out->name = rc_py_ref(name);
+    out->name = Py_XNewRef(name);
   }
   Py_DECREF(arguments);
   if (PyErr_Occurred()) return leaf_unless_fatal();
@@ -102,10 +102,10 @@ static enum rc_py_put take_zoneinfo(PyObject *zoneinfo, struct zone *out) {
   if (!reduced) return leaf_unless_fatal();
   bool ok = PyTuple_CheckExact(reduced) &&
             PyArg_ParseTuple(reduced, "O(OO)", &unpickle, &key, &is_cached) &&
-            rc_py_is_yes(rc_py_ref(is_cached)) == 1 && rc_py_is_zone_key(key);
+            rc_py_is_yes(Py_NewRef(is_cached)) == 1 && rc_py_is_zone_key(key);
   if (ok) {
     out->number = RINGCAST_STANDARD_ZONEINFO;
-    out->name = rc_py_ref(key);
+    out->name = Py_NewRef(key);
   }
   Py_DECREF(reduced);
   if (PyErr_Occurred()) return leaf_unless_fatal();
@@ -382,7 +382,7 @@ int rc_py_contents(int number, PyObject *container, struct rc_py_contents *out) 
   switch (number) {
   case RINGCAST_STANDARD_DEFAULTDICT:
     out->head = factory_name(container);
-    out->items = rc_py_ref(container);
+    out->items = Py_NewRef(container);
     break;
   case RINGCAST_STANDARD_DEQUE:
     out->head = PyObject_GetAttrString(container, "maxlen");
@@ -393,7 +393,7 @@ int rc_py_contents(int number, PyObject *container, struct rc_py_contents *out) 
     has_head = false;
     break;
   default:
-    out->items = rc_py_ref(container);
+    out->items = Py_NewRef(container);
     has_head = false;
     break;
   }

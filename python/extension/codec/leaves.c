@@ -107,7 +107,7 @@ static bool give_pickler(struct rc_py_state *state, PyObject *tools, bool keeps)
     }
     Py_XDECREF(none);
     if (ok && !state->pickler)
-      state->pickler = rc_py_ref(tools); /* dropping the pickled values may have run code */
+      state->pickler = Py_NewRef(tools); /* dropping the pickled values may have run code */
   }
   Py_DECREF(tools);
   return ok;
@@ -116,7 +116,7 @@ static bool give_pickler(struct rc_py_state *state, PyObject *tools, bool keeps)
 static PyObject *join(PyObject *pieces) {
   if (PyList_GET_SIZE(pieces) == 1) {
     PyObject *only = PyList_GET_ITEM(pieces, 0);
-    if (PyBytes_CheckExact(only)) return rc_py_ref(only);
+    if (PyBytes_CheckExact(only)) return Py_NewRef(only);
   }
   PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0);
   if (!nothing) return NULL;

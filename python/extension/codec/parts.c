@@ -76,8 +76,8 @@ struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key
     return NULL;
   struct rc_py_part *part = &encoding->parts[encoding->count++];
   memset(part, 0, sizeof *part);
-  part->key = rc_py_ref(key);
-  part->value = rc_py_ref(value);
+  part->key = Py_XNewRef(key);
+  part->value = Py_XNewRef(value);
   return part;
 }
 
@@ -119,12 +119,16 @@ static int place_buffer_error(struct rc_py_step *step) {
   return -1;
 }
 
-/* A tensor without gaps keeps its order of memory. */
+/* A tensor without gaps keeps its order of memory. In C order, it needs no strides. */
 static void keep_order(struct rc_py_source *source) {
   struct ringcast_tensor *tensor = &source->tensor;
-  if (source->is_on_device || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides))
-    return;
-  if (rc_py_is_dense(tensor)) tensor->flags |= RINGCAST_TENSOR_DENSE;
+  uint64_t bytes;
+  if (source->is_on_device || !tensor->strides) return;
+  if (rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) {
+    tensor->strides = NULL;
+  } else if (rc_py_is_dense(tensor, &bytes)) {
+    tensor->flags |= RINGCAST_TENSOR_DENSE;
+  }
 }
 
 bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *out,
@@ -141,14 +145,24 @@ bool rc_py_source_finish(struct rc_py_encoding *encoding, struct rc_py_source *o
   return false;
 }
 
+/* Asks the one library whose type it is; NumPy also last, as it may have been imported since. */
+static int describe_by_type(struct rc_py_state *state, PyObject *value, bool takes_cuda,
+                            struct rc_py_step *step, struct rc_py_source *out) {
+  if ((PyObject *)Py_TYPE(value) == state->numpy.ndarray) {
+    return rc_py_numpy_describe(state, value, out);
+  }
+  int described = rc_py_torch_describe(state, value, takes_cuda, rc_py_step_path, step, out);
+  if (described != 0) return described;
+  return rc_py_numpy_describe(state, value, out);
+}
+
 /* A placeholder is described by an array or tensor of its shape, which has a single element in
  * memory. */
 static int describe_empty(struct rc_py_state *state, PyObject *placeholder, struct rc_py_step *step,
                           struct rc_py_source *out) {
   PyObject *like = PyObject_GetAttr(placeholder, state->names.like);
   if (!like) return -1;
-  int described = rc_py_torch_describe(state, like, true, rc_py_step_path, step, out);
-  if (described == 0) described = rc_py_numpy_describe(state, like, out);
+  int described = describe_by_type(state, like, true, step, out);
   Py_DECREF(like);
   out->is_empty = described > 0;
   return described;
@@ -159,8 +173,7 @@ static int describe_data(struct rc_py_encoding *encoding, PyObject *value, struc
                          struct rc_py_source *out) {
   struct rc_py_state *state = encoding->state;
   bool takes_cuda = encoding->sends_from != RC_PY_FROM_NONE;
-  int described = rc_py_torch_describe(state, value, takes_cuda, rc_py_step_path, step, out);
-  if (described == 0) described = rc_py_numpy_describe(state, value, out);
+  int described = describe_by_type(state, value, takes_cuda, step, out);
   if (described == 0 && takes_cuda) {
     described = rc_py_cuda_describe(state, value, out);
     if (described < 0) return place_buffer_error(step);

@@ -31,7 +31,7 @@ void rc_py_mark_end(struct rc_py_token_reader *reader, Py_ssize_t number, PyObje
                     int depth, const struct rc_py_span *outer) {
   struct rc_py_marked *marked = reader->marked;
   struct rc_py_mark *mark = &marked->marks[number];
-  mark->value = rc_py_ref(value);
+  mark->value = Py_XNewRef(value);
   mark->weight = rc_py_sum(marked->span.named, (uintptr_t)reader->object.at - mark->weight);
   mark->height = marked->span.deepest - (uint64_t)depth;
   rc_py_span_end(marked, outer);
@@ -50,7 +50,7 @@ PyObject *rc_py_get_back(struct rc_py_token_reader *reader, uint64_t back, int d
   marked->span.named = rc_py_sum(marked->span.named, mark->weight);
   reach(marked, (uint64_t)depth + mark->height);
   marked->last = mark->value;
-  return rc_py_ref(mark->value);
+  return Py_NewRef(mark->value);
 }
 
 static bool raise_no_stack(void) {
@@ -139,7 +139,7 @@ PyObject *rc_py_get_item(struct rc_py_token_reader *reader, uint64_t index) {
                    item.kind == RINGCAST_ITEM_BYTES);
   if (!is_there) return stream_damaged(reader, "an item that it lacks");
   marked->last = PyList_GET_ITEM(marked->items, (Py_ssize_t)index);
-  return rc_py_ref(PyList_GET_ITEM(marked->items, (Py_ssize_t)index));
+  return Py_NewRef(PyList_GET_ITEM(marked->items, (Py_ssize_t)index));
 }
 
 void rc_py_marked_clear(struct rc_py_marked *marked) {
@@ -156,7 +156,7 @@ PyObject *rc_py_text_note(struct rc_py_token_reader *reader, PyObject *text) {
     return NULL;
   }
   reader->texts[reader->text_count++] = text;
-  return rc_py_ref(text);
+  return Py_NewRef(text);
 }
 
 /* ---- Values beside the stream ---------------------------------------------------------------- */
@@ -169,7 +169,7 @@ PyObject *rc_py_next_part(struct rc_py_token_reader *reader) {
 PyObject *rc_py_get_part(struct rc_py_token_reader *reader, const struct ringcast_token *token) {
   PyObject *part = rc_py_next_part(reader);
   if (!part) return NULL;
-  if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
+  if (token->tag == RINGCAST_TAG_PART) return Py_NewRef(part);
   if (PyBytes_CheckExact(part)) return PyByteArray_FromObject(part);
   return stream_damaged(reader, "a part of another kind");
 }
@@ -179,5 +179,5 @@ PyObject *rc_py_get_leaf(struct rc_py_token_reader *reader, uint64_t index) {
     return stream_damaged(reader, "a leaf that its pickle lacks");
   }
   reader->marked->last = PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index);
-  return rc_py_ref(PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index));
+  return Py_NewRef(PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index));
 }

@@ -98,7 +98,7 @@ static bool look_up(struct rc_py_repeats *repeats, PyObject *value, bool is_item
     return true;
   }
   repeats->notes[repeats->note_count++] =
-      (struct note){.value = rc_py_ref(value), .number = number, .is_item = is_item};
+      (struct note){.value = Py_NewRef(value), .number = number, .is_item = is_item};
   *place = (uint32_t)repeats->note_count;
   return true;
 }
@@ -175,7 +175,7 @@ static PyObject *keys_of(PyObject *dict) {
   Py_ssize_t position = 0;
   for (Py_ssize_t i = 0; keys && PyDict_Next(dict, &position, &key, &value); i++) {
     if (PyUnicode_CheckExact(key) && PyUnicode_GET_LENGTH(key) <= INLINE_MOST / 4) {
-      PyTuple_SET_ITEM(keys, i, rc_py_ref(key));
+      PyTuple_SET_ITEM(keys, i, Py_NewRef(key));
     } else {
       Py_CLEAR(keys);
     }

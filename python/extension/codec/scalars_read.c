@@ -147,7 +147,7 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
                   words.last;
   PyObject **place = &state->keys[hash * UINT64_C(0x9e3779b97f4a7c15) >> (64 - RC_PY_KEYS_BITS)];
   PyObject *known = *place;
-  if (is_text(known, text, bytes, &words)) return rc_py_ref(known);
+  if (is_text(known, text, bytes, &words)) return Py_NewRef(known);
   if (!rc_py_is_ascii(text, bytes)) return NULL;
   PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (!key) {
@@ -155,7 +155,7 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
     return NULL;
   }
   memcpy(PyUnicode_1BYTE_DATA(key), text, bytes);
-  *place = rc_py_ref(key);
+  *place = Py_NewRef(key);
   Py_XDECREF(known);
   return key;
 }

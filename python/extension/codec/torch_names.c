@@ -90,7 +90,7 @@ static PyObject *find_dtype(struct rc_py_state *state, PyObject *name) {
     }
     return NULL;
   }
-  PyObject *found = rc_py_ref(PyDict_GetItemWithError(PyModule_GetDict(module), name));
+  PyObject *found = Py_XNewRef(PyDict_GetItemWithError(PyModule_GetDict(module), name));
   Py_DECREF(module);
   if (found && (PyObject *)Py_TYPE(found) == state->torch.dtype_type) return found;
   Py_XDECREF(found);

@@ -51,7 +51,7 @@ static PyObject *release(struct frame *self) {
   self->open = false;
   bool released = rc_py_reader_give_back(reader, &self->frame);
   rc_py_reader_leave(reader);
-  return released ? rc_py_ref(Py_None) : NULL;
+  return released ? Py_NewRef(Py_None) : NULL;
 }
 
 bool rc_py_frame_stash(PyObject *object, bool device_failed) {
@@ -117,7 +117,7 @@ static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!frame_check((struct frame *)object)) return NULL;
-  return rc_py_ref(object);
+  return Py_NewRef(object);
 }
 
 /* The block ended by an exception while views exist. Overwritten data may have caused the
@@ -184,7 +184,7 @@ static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *cla
                                          .allow_pickle = looking->allow_pickle};
   PyObject *cache = NULL;
   if (classes != Py_None) {
-    cache = rc_py_ref(classes);
+    cache = Py_NewRef(classes);
     options.classes = &cache;
     options.allow_pickle = false;
   }
@@ -268,7 +268,7 @@ static PyObject *frame_new(struct rc_py_reader *reader, const struct ringcast_fr
   PyTypeObject *type = rc_py_state_of(reader)->frame_type;
   struct frame *self = (struct frame *)type->tp_alloc(type, 0);
   if (!self) return NULL;
-  self->reader = (struct rc_py_reader *)rc_py_ref((PyObject *)reader);
+  self->reader = (struct rc_py_reader *)Py_NewRef((PyObject *)reader);
   self->frame = *frame;
   self->open = true;
   struct ringcast_frame_reader header; /* a damaged frame has no tag */

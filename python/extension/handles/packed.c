@@ -67,7 +67,7 @@ PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_pack
 static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_pickle) {
   const struct rc_py_packed *packed = (struct rc_py_packed *)object;
   if (packed->pickled && !allow_pickle) return rc_py_packed_refuse(state, packed);
-  return rc_py_ref(object);
+  return Py_NewRef(object);
 }
 
 /* `values` as pack()'s arguments. */
@@ -126,7 +126,7 @@ static PyObject *unpack_buffer(struct rc_py_state *state, PyObject *buffer, PyOb
   if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0) return NULL;
   const struct ringcast_frame frame = {
       .data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
-  PyObject *cache = rc_py_ref(classes);
+  PyObject *cache = Py_XNewRef(classes);
   const struct rc_py_decode_options options = {.classes = cache ? &cache : &state->unpack_classes,
                                                .allow_pickle = !cache};
   PyObject *lender = lender_of(state, buffer);

@@ -54,7 +54,7 @@ static struct rc_py_reader *new_reader(PyTypeObject *type, PyObject *checked,
     Py_XDECREF(allowed);
     return NULL;
   }
-  self->base.text = rc_py_ref(handle);
+  self->base.text = Py_NewRef(handle);
   if (options->name) {
     size_t bytes = strlen(options->name);
     ringcast_printable(options->name, bytes, self->base.name, sizeof self->base.name);
@@ -147,7 +147,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (may_close) shut(self, true); /* closing may copy retained frames */
   else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   rc_py_reader_leave(self);
-  return may_close ? rc_py_ref(Py_None) : NULL;
+  return may_close ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -176,7 +176,7 @@ static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
 static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
-  return finish(self, ringcast_reader_check(self->reader)) ? rc_py_ref(Py_None) : NULL;
+  return finish(self, ringcast_reader_check(self->reader)) ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {

@@ -332,7 +332,7 @@ PyObject *rc_py_reader_take(PyObject *object, PyObject *tagged) {
   if (rc == -EAGAIN) {
     self->base.spent = 0; /* the task is going to wait */
     rc_py_reader_end(self, true);
-    return rc_py_ref(state->nothing);
+    return Py_NewRef(state->nothing);
   }
   rc_py_spend(&self->base, call.frame.bytes, RC_PY_RECEIVED_UNIT);
   if (rc < 0) {
@@ -449,5 +449,5 @@ PyObject *rc_py_reader_more(PyObject *object, PyObject *const *args, Py_ssize_t 
   }
   rc_py_watch_after(&self->base, rc);
   rc_py_reader_end(self, true);
-  return PyErr_Occurred() ? NULL : rc_py_ref(Py_None);
+  return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }

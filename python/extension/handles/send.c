@@ -203,7 +203,7 @@ int rc_py_send_value(struct rc_py_sending *sending, PyObject *object) {
 
 PyObject *rc_py_sent(const struct rc_py_sending *sending, int rc) {
   struct rc_py_writer *self = sending->writer;
-  if (rc >= 0) return rc_py_ref(Py_None);
+  if (rc >= 0) return Py_NewRef(Py_None);
   rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, sending->bytes);
   rc_py_watch_after(&self->base, rc);
   return NULL;
@@ -251,7 +251,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   PyObject *result;
   if (rc == -EAGAIN) {
     self->base.spent = 0; /* the task is going to wait */
-    result = rc_py_ref(state->nothing);
+    result = Py_NewRef(state->nothing);
   } else {
     if (rc == 0) rc_py_spend(&self->base, sending.bytes, RC_PY_SENT_UNIT);
     result = rc_py_sent(&sending, rc);

@@ -34,7 +34,7 @@ static PyObject *span_new(struct rc_py_writer *writer, const struct ringcast_spa
   }
   writer->span = *reserved;
   writer->lease = (struct rc_py_lease){.open = true, .generation = writer->lease.generation + 1};
-  self->writer = (struct rc_py_writer *)rc_py_ref((PyObject *)writer);
+  self->writer = (struct rc_py_writer *)Py_NewRef((PyObject *)writer);
   self->generation = writer->lease.generation;
   return (PyObject *)self;
 }
@@ -180,7 +180,7 @@ static PyObject *ended(struct rc_py_writer *self, int rc) {
   }
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
   self->lease.open = false;
-  return rc_py_ref(Py_None);
+  return Py_NewRef(Py_None);
 }
 
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
@@ -306,7 +306,7 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(writer), rc, &writer->info, bytes);
   rc_py_watch_after(&writer->base, rc);
   rc_py_writer_leave(writer);
-  return rc < 0 ? NULL : rc_py_ref(Py_None);
+  return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *span_commit(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -324,7 +324,7 @@ static PyObject *span_abort(PyObject *object, PyObject *unused) {
 
 static PyObject *span_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!span_check((struct span *)object)) return NULL;
-  return rc_py_ref(object);
+  return Py_NewRef(object);
 }
 
 static PyObject *span_exit(PyObject *object, PyObject *args) {

@@ -46,7 +46,7 @@ static struct tap *new_tap(PyTypeObject *type, PyObject *checked) {
     Py_XDECREF(allowed);
     return NULL;
   }
-  self->base.text = rc_py_ref(handle);
+  self->base.text = Py_NewRef(handle);
   self->classes = allowed;
   int rc = attach(self, text);
   if (rc < 0) {

@@ -52,7 +52,7 @@ static PyObject *view_new(struct rc_py_reader *reader, PyObject *frame) {
   PyTypeObject *type = rc_py_state_of(reader)->view_type;
   struct view *self = (struct view *)type->tp_alloc(type, 0);
   if (!self) return NULL;
-  self->frame = rc_py_ref(frame);
+  self->frame = Py_NewRef(frame);
   self->object = read_frame(reader, frame, &self->tag);
   if (self->object) return (PyObject *)self;
   Py_DECREF(self);
@@ -94,7 +94,7 @@ static bool view_check(const struct view *self) {
 static PyObject *view_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct view *self = (struct view *)object;
   if (!view_check(self)) return NULL;
-  return rc_py_ref(self->object);
+  return Py_NewRef(self->object);
 }
 
 static PyObject *view_exit(PyObject *object, PyObject *args) {

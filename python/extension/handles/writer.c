@@ -100,7 +100,7 @@ static PyObject *writer_empty(PyObject *object, PyObject *args, PyObject *keywor
       rc_py_writer_enter(writer)) {
     if (bytes > 0)
       capsule = rc_py_gpu_allocate(&writer->device, ordinal, bytes, (void *)(uintptr_t)stream);
-    else capsule = rc_py_ref(Py_None);
+    else capsule = Py_NewRef(Py_None);
     rc_py_writer_leave(writer);
   }
   if (capsule) {
@@ -227,7 +227,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
     ringcast_writer_close(writer);
   }
   rc_py_writer_leave(self);
-  return may_close ? rc_py_ref(Py_None) : NULL;
+  return may_close ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {

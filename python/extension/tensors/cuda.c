@@ -186,7 +186,7 @@ static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   }
   if (bytes) memcpy(out->dims, tensor->shape, bytes);
   if (bytes && tensor->strides) memcpy(out->dims + tensor->ndim, tensor->strides, bytes);
-  out->keep = rc_py_ref(capsule);
+  out->keep = Py_NewRef(capsule);
   out->device = tensor->device.id;
   out->is_on_device = true;
   out->tensor =

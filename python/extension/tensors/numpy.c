@@ -16,7 +16,7 @@ static bool numpy_load(struct rc_py_state *state, PyObject *module) {
     ok = numpy->dtypes[i] != NULL;
   }
   Py_XDECREF(make_dtype);
-  if (ok && !numpy->ndarray) numpy->ndarray = rc_py_ref(ndarray);
+  if (ok && !numpy->ndarray) numpy->ndarray = Py_NewRef(ndarray);
   Py_XDECREF(ndarray);
   return ok;
 }
@@ -52,22 +52,27 @@ static bool format_dtype(const char *format, Py_ssize_t size, struct ringcast_dt
   return rc_py_dtype_find(*out) >= 0;
 }
 
-/* Counts strides in elements. 0: a stride is no multiple, or an element is misaligned. */
+/* Sets the shape and, unless the array is in C order, the strides, counted in elements. 0: a stride
+ * is no multiple, or an element is misaligned. */
 static int fill_dims(struct rc_py_source *source) {
   const Py_buffer *view = &source->view;
+  size_t ndim = (size_t)view->ndim;
   if (view->ndim > RINGCAST_MAX_NDIM || view->itemsize <= 0) return 0;
   uintptr_t alignment = view->itemsize > 8 ? 8 : (uintptr_t)view->itemsize;
   if ((uintptr_t)view->buf % alignment != 0) return 0;
-  int64_t *dims = PyMem_New(int64_t, 2 * (size_t)view->ndim + 1);
+  int64_t *dims = PyMem_New(int64_t, 2 * ndim + 1);
   if (!dims) {
     PyErr_NoMemory();
     return -1;
   }
   source->dims = dims;
-  for (int i = 0; i < view->ndim; i++) {
+  source->tensor.shape = dims;
+  if (ndim > 0) memcpy(dims, view->shape, ndim * sizeof *dims);
+  if (PyBuffer_IsContiguous(view, 'C')) return 1;
+  source->tensor.strides = dims + ndim;
+  for (size_t i = 0; i < ndim; i++) {
     if (view->strides[i] % view->itemsize) return 0;
-    dims[i] = view->shape[i];
-    dims[view->ndim + i] = view->strides[i] / view->itemsize;
+    dims[ndim + i] = view->strides[i] / view->itemsize;
   }
   return 1;
 }
@@ -111,17 +116,11 @@ static int describe(struct rc_py_state *state, PyObject *array, struct rc_py_sou
   bool is_numbers = get_numbers(state, array, dtype, out);
   Py_DECREF(dtype);
   if (!is_numbers) return PyErr_Occurred() ? -1 : 0;
-  int described = fill_dims(out);
-  if (described <= 0) return described;
-  out->tensor = (struct ringcast_tensor){
-      .data = out->view.buf,
-      .dtype = out->tensor.dtype,
-      .ndim = out->view.ndim,
-      .shape = out->dims,
-      .strides = out->dims + out->view.ndim,
-      .flags = RINGCAST_ITEM_NUMPY,
-  };
-  return 1;
+  out->tensor = (struct ringcast_tensor){.data = out->view.buf,
+                                         .dtype = out->tensor.dtype,
+                                         .ndim = out->view.ndim,
+                                         .flags = RINGCAST_ITEM_NUMPY};
+  return fill_dims(out);
 }
 
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
@@ -203,7 +202,7 @@ static PyObject *make_over(struct rc_py_state *state, const struct ringcast_item
   bool is_c_order = rc_py_is_c_order(item->ndim, item->shape, item->strides);
   PyObject *shape = rc_py_dims(item->shape, item->ndim, 1);
   PyObject *strides =
-      is_c_order ? rc_py_ref(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
+      is_c_order ? Py_NewRef(Py_None) : rc_py_dims(item->strides, item->ndim, item->dtype.bits / 8);
   PyObject *array = NULL;
   if (shape && strides && is_c_order && !memory) {
     array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);

@@ -97,12 +97,10 @@ bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides
 }
 
 /* The library checks the strides of a tensor that claims to be dense. */
-bool rc_py_is_dense(const struct ringcast_tensor *tensor) {
-  uint64_t bytes;
+bool rc_py_is_dense(const struct ringcast_tensor *tensor, uint64_t *bytes) {
   struct ringcast_tensor dense = *tensor;
   dense.flags |= RINGCAST_TENSOR_DENSE;
-  return rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides) ||
-         ringcast_tensor_bytes(&dense, &bytes) == 0;
+  return ringcast_tensor_bytes(&dense, bytes) == 0;
 }
 
 void rc_py_source_clear(struct rc_py_source *source) {

@@ -78,7 +78,7 @@ static bool torch_load(struct rc_py_state *state, PyObject *module) {
   ok = ok && torch->cpu && torch->keywords;
   if (ok) take_mode_calls(torch, module);
   if (ok && !torch->exchange) torch->exchange = rc_py_dlpack_exchange(tensor);
-  if (ok && !torch->tensor) torch->tensor = rc_py_ref(tensor);
+  if (ok && !torch->tensor) torch->tensor = Py_NewRef(tensor);
   Py_XDECREF(nn);
   Py_XDECREF(tensor);
   return ok;

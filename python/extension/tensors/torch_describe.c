@@ -90,7 +90,7 @@ static PyObject *make_plain(struct rc_py_state *state, PyObject *tensor, int ind
   } else {
     int lazy = is_lazy(state, tensor, dtype.code == 5);
     if (lazy < 0) return NULL;
-    if (lazy == 0) return rc_py_ref(tensor);
+    if (lazy == 0) return Py_NewRef(tensor);
     if (is_on_device && !rc_py_cuda_before_copy(state, tensor)) return NULL;
     PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
     if (!half) return raise_not_plain(where, context);
@@ -184,7 +184,7 @@ static int describe_memory(struct rc_py_state *state, PyObject *object, rc_py_wh
     memcpy(dims + tensor.ndim, tensor.strides, bytes);
   }
   out->dims = dims;
-  out->keep = rc_py_ref(object);
+  out->keep = Py_NewRef(object);
   out->tensor = (struct ringcast_tensor){.data = data_of(&tensor),
                                          .dtype = tensor.dtype,
                                          .ndim = tensor.ndim,
