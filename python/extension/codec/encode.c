@@ -473,7 +473,7 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc < 0) return rc;
-  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
+  rc_py_spans_phase(encoding->trace, RC_PY_PHASE_COPY);
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);
     if (rc < 0) return rc;
@@ -491,7 +491,7 @@ int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_wr
   int rc = build(encoding, &builder, span, tag);
   if (rc == 0 && lease)
     rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
-  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
+  rc_py_spans_phase(encoding->trace, RC_PY_PHASE_COPY);
   if (rc == 0 && !lease) rc = rc_py_device_fetch(encoding, gpu);
   if (rc < 0) return rc;
   if (encoding->hash) {

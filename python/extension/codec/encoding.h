@@ -5,7 +5,7 @@
 
 #include "python/extension/tensors.h"
 
-struct rc_py_call;
+struct rc_py_trace;
 struct rc_py_place;
 
 /* An entry of the frame to be. */
@@ -36,7 +36,7 @@ enum rc_py_sends_from { RC_PY_FROM_NONE = -3, RC_PY_FROM_EACH = -2, RC_PY_FROM_F
 
 struct rc_py_encoding {
   struct rc_py_state *state;
-  struct rc_py_call *call; /* if its spans are recorded; else NULL */
+  struct rc_py_trace *trace; /* if its spans are recorded; else NULL */
   struct rc_py_part *parts;
   size_t count, room;
   struct ringcast_frame_plan plan;

@@ -284,13 +284,13 @@ PyObject *rc_py_lend(struct rc_py_reader *self, int64_t timeout_ns, bool is_view
   if (!rc_py_reader_begin(self)) return NULL;
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
-  if (rc >= 0) rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
+  if (rc >= 0) rc_py_spans_phase(self->base.trace, RC_PY_PHASE_DECODE);
   PyObject *frame = NULL;
   if (rc >= 0) frame = frame_new(self, &lent);
   else rc_py_raise(rc_py_state_of(self), rc);
   rc_py_watch_after(&self->base, rc);
   if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
-  if (rc >= 0 && !is_view) rc_py_spans_frame(self->base.call, lent.position, lent.bytes);
+  if (rc >= 0 && !is_view) rc_py_spans_frame(self->base.trace, lent.position, lent.bytes);
   rc_py_reader_end(self, rc == -EAGAIN);
   return frame;
 }

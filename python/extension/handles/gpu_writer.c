@@ -202,7 +202,7 @@ static int copy_and_commit(struct rc_py_gpu_writer *self, const struct rc_py_enc
                            struct ringcast_gpu_extent *lease, struct rc_py_puts *puts,
                            size_t bytes) {
   int rc = rc_py_device_puts(encoding, puts);
-  rc_py_spans_phase(encoding->call, RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(encoding->trace, RC_PY_PHASE_PUBLISH);
   if (rc < 0) return rc;
   Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
   rc = ringcast_gpu_commit(self->gpu, lease, puts->puts, puts->count, encoding->device_stream,

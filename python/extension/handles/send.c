@@ -40,11 +40,12 @@ static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil
   return rc_py_told_apart(self, rc);
 }
 
-int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns, enum rc_py_span_kind then) {
-  struct rc_py_call *call = room->writer->base.call;
-  rc_py_spans_phase(call, RC_PY_SPAN_WAIT_ROOM);
+int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns,
+                  enum rc_py_trace_kind next_phase) {
+  struct rc_py_trace *trace = room->writer->base.trace;
+  rc_py_spans_phase(trace, RC_PY_PHASE_WAIT_ROOM);
   int rc = rc_py_wait(try_reserve, room, timeout_ns);
-  if (rc == 0) rc_py_spans_phase(call, then);
+  if (rc == 0) rc_py_spans_phase(trace, next_phase);
   return rc;
 }
 
@@ -54,12 +55,12 @@ uint64_t rc_py_writer_position(const struct rc_py_writer *self) {
 }
 
 int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
-  struct rc_py_call *call = self->base.call;
-  if (!call) return ringcast_writer_commit(self->writer, bytes, kind);
+  struct rc_py_trace *trace = self->base.trace;
+  if (!trace) return ringcast_writer_commit(self->writer, bytes, kind);
   uint64_t position = rc_py_writer_position(self);
-  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(trace, RC_PY_PHASE_PUBLISH);
   int rc = ringcast_writer_commit(self->writer, bytes, kind);
-  if (rc == 0) rc_py_spans_frame(call, position, bytes);
+  if (rc == 0) rc_py_spans_frame(trace, position, bytes);
   return rc;
 }
 
@@ -92,7 +93,7 @@ static int give_up(struct rc_py_sending *sending, int rc) {
 static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
   struct rc_py_writer *self = sending->writer;
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_ENCODE);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_ENCODE);
   if (rc < 0) return rc;
   bool is_spilled = room.span.bytes > self->info.ring_frame;
   size_t bytes;
@@ -108,9 +109,9 @@ static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *enco
 
 static int commit_with_copies(struct rc_py_writer *self, const struct rc_py_encoding *encoding,
                               struct ringcast_gpu_extent *lease, size_t bytes) {
-  uint64_t position = encoding->call ? rc_py_writer_position(self) : 0;
+  uint64_t position = encoding->trace ? rc_py_writer_position(self) : 0;
   int rc = rc_py_gpu_commit(&self->device, encoding, lease, bytes);
-  if (rc == 0) rc_py_spans_frame(encoding->call, position, bytes);
+  if (rc == 0) rc_py_spans_frame(encoding->trace, position, bytes);
   return rc;
 }
 
@@ -120,7 +121,7 @@ static int send_device_frame(struct rc_py_sending *sending, struct rc_py_encodin
   struct rc_py_writer *self = sending->writer;
   sending->bytes = ringcast_plan_bytes(&encoding->plan);
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_ENCODE);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_ENCODE);
   if (rc < 0) return rc;
   size_t bytes;
   rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, lease,
@@ -147,7 +148,7 @@ static int send_from_device(struct rc_py_sending *sending, struct rc_py_encoding
 
 int rc_py_send_encoding(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
   sending->bytes = ringcast_plan_bytes(&encoding->plan);
-  encoding->call = sending->writer->base.call;
+  encoding->trace = sending->writer->base.trace;
   if (encoding->on_device) return send_from_device(sending, encoding);
   return send_frame(sending, encoding);
 }
@@ -175,7 +176,7 @@ static int send_packed(struct rc_py_sending *sending, const struct rc_py_packed 
     return RC_PY_OF_VALUE;
   }
   struct rc_py_reservation room = {.writer = self, .bytes = packed->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_COPY);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_COPY);
   if (rc < 0) return rc;
   struct ringcast_frame_header header;
   memcpy(&header, packed->data, sizeof header);
@@ -191,7 +192,7 @@ int rc_py_send_value(struct rc_py_sending *sending, PyObject *object) {
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == state->packed_type) return send_packed(sending, (void *)object);
   int32_t device = rc_py_writer_sends_from(self);
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   if (!rc_py_encoding_measure(&encoding, state, object, self->base.allow_pickle, device, false)) {
     return RC_PY_OF_VALUE;
   }
@@ -232,7 +233,7 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   self->base.value_failed = rc == RC_PY_OF_VALUE;
   if (rc == 0) self->sent = (int64_t)tag;
   PyObject *result = rc_py_sent(&sending, rc);
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, !result && sending.timeout_ns == 0);
   return result;
 }
 
@@ -256,7 +257,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
     if (rc == 0) rc_py_spend(&self->base, sending.bytes, RC_PY_SENT_UNIT);
     result = rc_py_sent(&sending, rc);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, result != Py_None);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, result != Py_None);
   return result;
 }
 
@@ -275,7 +276,7 @@ static int send_view(struct rc_py_sending *sending, const Py_buffer *view) {
   struct rc_py_writer *self = sending->writer;
   sending->bytes = (uint64_t)view->len;
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_COPY);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_COPY);
   if (rc < 0) return rc;
   if (copy_view(self, &room.span, view) == 0) {
     return rc_py_commit(self, room.bytes, RINGCAST_KIND_BYTES);
@@ -297,7 +298,7 @@ send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count, PyO
     result = rc_py_sent(&sending, send_view(&sending, &view));
     PyBuffer_Release(&view);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, !result && sending.timeout_ns == 0);
   return result;
 }
 
@@ -326,7 +327,7 @@ PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ss
 static int send_text(struct rc_py_sending *sending, PyObject *utf8) {
   struct rc_py_encoding encoding = {.state = rc_py_state_of(sending->writer),
                                     .root = RINGCAST_ROOT_VALUE};
-  rc_py_spans_phase(sending->writer->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(sending->writer->base.trace, RC_PY_PHASE_ENCODE);
   rc_py_parts_begin(&encoding);
   int rc = RC_PY_RAISED;
   if (rc_py_part_add_buffer(&encoding, utf8, RINGCAST_ITEM_ERROR) &&
@@ -352,6 +353,6 @@ PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ss
   int rc = send_text(&sending, args[0]);
   if (rc == 0) self->sent = (int64_t)tag;
   PyObject *result = rc_py_sent(&sending, rc);
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, !result && sending.timeout_ns == 0);
   return result;
 }

@@ -37,7 +37,7 @@ struct batch {
 static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct batch *batch = context;
   bool waits = timeout_ns != 0;
-  rc_py_spans_phase(batch->writer->base.call, waits ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(batch->writer->base.trace, waits ? RC_PY_PHASE_WAIT_ROOM : RC_PY_PHASE_PUBLISH);
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
@@ -52,24 +52,24 @@ static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
 static __attribute__((noinline)) void record(struct batch *batch, uint64_t at) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < batch->done; i++) bytes += batch->messages[i].bytes;
-  if (batch->done > 0) rc_py_spans_frame(batch->writer->base.call, at, bytes);
+  if (batch->done > 0) rc_py_spans_frame(batch->writer->base.trace, at, bytes);
 }
 
 /* False: raised. */
 static bool flush(struct batch *batch) {
   struct rc_py_writer *self = batch->writer;
-  struct rc_py_call *call = self->base.call;
+  struct rc_py_trace *trace = self->base.trace;
   if (batch->count == 0) return true;
   uint64_t at = 0;
-  if (call) at = rc_py_writer_position(self);
-  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
+  if (trace) at = rc_py_writer_position(self);
+  rc_py_spans_phase(trace, RC_PY_PHASE_PUBLISH);
   int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
   if (rc < 0) {
     uint64_t bytes = batch->messages[batch->done].bytes;
     rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   }
   rc_py_watch_after(&self->base, rc);
-  if (call) record(batch, at);
+  if (trace) record(batch, at);
   batch->sent += batch->done;
   batch->count = 0;
   batch->done = 0;
@@ -144,7 +144,7 @@ static bool add_object(struct batch *batch, PyObject *object, uint32_t tag) {
 
 static bool add_value(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_writer *self = batch->writer;
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   if (PyBytes_CheckExact(object) && PyBytes_GET_SIZE(object) <= SMALL && tag == 0) {
     return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object),
                RINGCAST_KIND_BYTES);
@@ -219,7 +219,7 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
   bool ok = false;
   if (rc_py_writer_begin(self)) {
     ok = send_all(self, all, timeout_ns, (uint32_t)tag);
-    rc_py_writer_end(self, RC_PY_SPAN_SEND, !ok && timeout_ns == 0);
+    rc_py_writer_end(self, RC_PY_CALL_SEND, !ok && timeout_ns == 0);
   } else {
     note_sent(0);
   }

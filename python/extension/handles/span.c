@@ -66,15 +66,15 @@ PyObject *rc_py_writer_reserve(PyObject *object, PyObject *const *args, Py_ssize
     return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
   struct rc_py_reservation room = {.writer = self, .bytes = bytes};
-  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_SPAN_WAIT_ROOM);
+  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_PHASE_WAIT_ROOM);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  else rc_py_spans_frame(self->base.call, rc_py_writer_position(self), room.span.bytes);
+  else rc_py_spans_frame(self->base.trace, rc_py_writer_position(self), room.span.bytes);
   rc_py_watch_after(&self->base, rc);
   rc_py_writer_leave(self);
   PyObject *span = NULL;
   if (rc == 0) span = span_new(self, &room.span);
   if (span) self->lease.estimated = bytes > PY_SSIZE_T_MAX;
-  rc_py_spans_end(&self->base.call, RC_PY_SPAN_NONE, rc == -EAGAIN);
+  rc_py_spans_end(&self->base.trace, RC_PY_CALL_NONE, rc == -EAGAIN);
   return span;
 }
 
@@ -120,13 +120,13 @@ static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encod
                          int64_t timeout_ns, uint32_t tag) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct rc_py_reservation room = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_SPAN_ENCODE);
+  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_PHASE_ENCODE);
   rc_py_watch_after(&self->base, rc);
   if (rc < 0) return rc_py_raise_of_frame(state, rc, &self->info, room.bytes);
   PyObject *places = NULL;
   rc = fill(self, encoding, &room.span, tag);
   if (rc == 0) {
-    rc_py_spans_frame(self->base.call, rc_py_writer_position(self), room.bytes);
+    rc_py_spans_frame(self->base.trace, rc_py_writer_position(self), room.bytes);
     places = places_of(encoding, room.span.data);
   } else {
     rc_py_raise(state, rc);
@@ -159,14 +159,14 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
   if (!rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
   PyObject *composed = NULL;
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   int32_t device = self->takes_cuda ? RC_PY_FROM_EACH : RC_PY_FROM_NONE;
   if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, device, true)) {
-    encoding.call = self->base.call;
+    encoding.trace = self->base.trace;
     composed = compose(self, &encoding, timeout_ns, (uint32_t)tag);
     rc_py_encoding_clear(&encoding);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_NONE, !composed && timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_NONE, !composed && timeout_ns == 0);
   return composed;
 }
 
@@ -222,7 +222,7 @@ PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_
   } else if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind)) {
     result = ended(self, rc_py_commit(self, bytes, (uint16_t)kind));
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, !result);
   return result;
 }
 

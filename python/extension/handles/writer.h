@@ -55,16 +55,16 @@ static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   /* The last array may have gone during the call. */
   if (self->lease.doomed) rc_py_writer_end_doomed(self);
 }
-/* The same, with spans: of a whole send, or RC_PY_SPAN_NONE. */
+/* The same, with spans: of a whole send, or RC_PY_CALL_NONE. */
 static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
   if (!rc_py_writer_enter(self)) return false;
   rc_py_handle_begin(&self->base);
   return true;
 }
-static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_span_kind kind,
+static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_trace_kind kind,
                                     bool is_nothing) {
   rc_py_writer_leave(self);
-  rc_py_spans_end(&self->base.call, kind, is_nothing);
+  rc_py_spans_end(&self->base.trace, kind, is_nothing);
 }
 
 /* As struct rc_py_encoding.sends_from. */
@@ -81,8 +81,9 @@ struct rc_py_reservation {
   size_t bytes;
   struct ringcast_span span;
 };
-/* Waits for room, with the phase wait_room, and begins the phase `then`. As rc_py_wait. */
-int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns, enum rc_py_span_kind then);
+/* Waits for room, with the phase wait_room, and begins the phase `next_phase`. As rc_py_wait. */
+int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns,
+                  enum rc_py_trace_kind next_phase);
 /* Where the next frame starts, as readers will see it. */
 uint64_t rc_py_writer_position(const struct rc_py_writer *self);
 /* ringcast_writer_commit as the phase publish, of the frame at the present position. */
