@@ -175,10 +175,10 @@ static inline PyObject *get_key(struct rc_py_token_reader *reader, bool is_short
     PyObject *known = get_short_key(reader);
     if (known) return known;
   }
-  struct rc_py_span outer = rc_py_span_begin(reader->marked, depth);
+  struct rc_py_scope outer = rc_py_scope_begin(reader->marked, depth);
   PyObject *key = get_inner(reader, depth);
   if (key && !rc_py_may_hash(reader, key, depth)) Py_CLEAR(key);
-  rc_py_span_end(reader->marked, &outer);
+  rc_py_scope_end(reader->marked, &outer);
   return key;
 }
 
@@ -300,7 +300,7 @@ static bool get_values(struct rc_py_token_reader *reader, Py_ssize_t count, int 
 static PyObject *get_bounds(struct rc_py_token_reader *reader, const struct ringcast_token *token,
                             int depth) {
   PyObject *bounds[3], *made = NULL;
-  struct rc_py_span outer = rc_py_span_begin(reader->marked, depth);
+  struct rc_py_scope outer = rc_py_scope_begin(reader->marked, depth);
   if (!get_values(reader, 3, depth, bounds)) return NULL;
   if (token->tag == RINGCAST_TAG_SLICE) {
     if (rc_py_is_shallow(reader, depth)) made = PySlice_New(bounds[0], bounds[1], bounds[2]);
@@ -310,7 +310,7 @@ static PyObject *get_bounds(struct rc_py_token_reader *reader, const struct ring
     if (!made) stream_refused(reader, "the bounds of a range");
   }
   for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
-  rc_py_span_end(reader->marked, &outer);
+  rc_py_scope_end(reader->marked, &outer);
   return made;
 }
 
@@ -325,13 +325,13 @@ static bool state_is_good(struct rc_py_token_reader *reader, uint8_t number, PyO
 
 static PyObject *get_kind(struct rc_py_token_reader *reader, uint8_t number, int depth) {
   if (!take_values(reader, 1)) return NULL;
-  struct rc_py_span outer = rc_py_span_begin(reader->marked, depth);
+  struct rc_py_scope outer = rc_py_scope_begin(reader->marked, depth);
   const uint8_t *from = reader->object.at;
   PyObject *plain = get_inner(reader, depth), *made = NULL;
   if (plain && state_is_good(reader, number, plain, from, depth)) {
     made = rc_py_standard_make(reader->state, number, plain, &reader->marked->dtypes);
   }
-  rc_py_span_end(reader->marked, &outer);
+  rc_py_scope_end(reader->marked, &outer);
   Py_XDECREF(plain);
   return made;
 }
@@ -415,12 +415,12 @@ static PyObject *get_instance(struct rc_py_token_reader *reader, const struct ri
   PyObject *made = NULL;
   Py_ssize_t count = rc_py_class_values(class);
   if (!take_values(reader, (uint64_t)count) || !rc_py_fields_alloc(&fields, count)) return NULL;
-  struct rc_py_span before = reader->marked->span;
+  struct rc_py_scope before = reader->marked->scope;
   if (get_fields(reader, class, depth, fields.values))
     made = rc_py_class_make(reader->state, class, fields.values);
   hashfunc hash = class->type->tp_hash;
   bool is_opaque = hash == PyBaseObject_Type.tp_hash || hash == PyObject_HashNotImplemented;
-  if (is_opaque) reader->marked->span = before; /* no hash looks inside */
+  if (is_opaque) reader->marked->scope = before; /* no hash looks inside */
   rc_py_fields_free(&fields);
   return made;
 }
@@ -515,7 +515,7 @@ static inline bool is_prefix(uint8_t tag) {
 static PyObject *get_prefixed(struct rc_py_token_reader *reader, struct ringcast_token *token,
                               int depth) {
   Py_ssize_t number = -1;
-  struct rc_py_span outer;
+  struct rc_py_scope outer;
   while (is_prefix(token->tag)) {
     if (token->tag == RINGCAST_TAG_MARK) {
       if (number >= 0) return stream_damaged(reader, "a mark of a mark");

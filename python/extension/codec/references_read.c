@@ -17,28 +17,28 @@ enum {
 /* ---- Repeated values ------------------------------------------------------------------------- */
 
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *reader, int depth,
-                            struct rc_py_span *outer) {
+                            struct rc_py_scope *outer) {
   struct rc_py_marked *marked = reader->marked;
   if (!rc_py_grow((void **)&marked->marks, marked->count, &marked->room, sizeof *marked->marks))
     return -1;
   /* Until the end, where the value began. */
   marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)reader->object.at};
-  *outer = rc_py_span_begin(marked, depth);
+  *outer = rc_py_scope_begin(marked, depth);
   return (Py_ssize_t)marked->count++;
 }
 
 void rc_py_mark_end(struct rc_py_token_reader *reader, Py_ssize_t number, PyObject *value,
-                    int depth, const struct rc_py_span *outer) {
+                    int depth, const struct rc_py_scope *outer) {
   struct rc_py_marked *marked = reader->marked;
   struct rc_py_mark *mark = &marked->marks[number];
   mark->value = Py_XNewRef(value);
-  mark->weight = rc_py_sum(marked->span.named, (uintptr_t)reader->object.at - mark->weight);
-  mark->height = marked->span.deepest - (uint64_t)depth;
-  rc_py_span_end(marked, outer);
+  mark->weight = rc_py_sum(marked->scope.named, (uintptr_t)reader->object.at - mark->weight);
+  mark->height = marked->scope.deepest - (uint64_t)depth;
+  rc_py_scope_end(marked, outer);
 }
 
 static void reach(struct rc_py_marked *marked, uint64_t depth) {
-  if (marked->span.deepest < depth) marked->span.deepest = depth;
+  if (marked->scope.deepest < depth) marked->scope.deepest = depth;
 }
 
 PyObject *rc_py_get_back(struct rc_py_token_reader *reader, uint64_t back, int depth) {
@@ -47,7 +47,7 @@ PyObject *rc_py_get_back(struct rc_py_token_reader *reader, uint64_t back, int d
   if (back < marked->count) mark = &marked->marks[marked->count - 1 - back];
   if (!mark || !mark->value)
     return stream_damaged(reader, "a value that was not there before, or holds itself");
-  marked->span.named = rc_py_sum(marked->span.named, mark->weight);
+  marked->scope.named = rc_py_sum(marked->scope.named, mark->weight);
   reach(marked, (uint64_t)depth + mark->height);
   marked->last = mark->value;
   return Py_NewRef(mark->value);
@@ -67,18 +67,18 @@ bool rc_py_may_go_deep(struct rc_py_token_reader *reader, int depth) {
 }
 
 bool rc_py_is_shallow(struct rc_py_token_reader *reader, int depth) {
-  bool is_shallow = reader->marked->span.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
+  bool is_shallow = reader->marked->scope.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
   return is_shallow || stream_damaged(reader, "a key, slice or deque that is nested too deep");
 }
 
 bool rc_py_key_is_light(struct rc_py_token_reader *reader, int depth) {
   struct rc_py_marked *marked = reader->marked;
-  marked->hashed = rc_py_sum(marked->hashed, marked->span.named);
+  marked->hashed = rc_py_sum(marked->hashed, marked->scope.named);
   if (marked->hashed > HASHED_MOST + HASHED_PER_BYTE * marked->frame->bytes) {
     return stream_damaged(reader, "keys that hold the same values too often");
   }
   if (!rc_py_is_shallow(reader, depth)) return false;
-  size_t height = marked->span.deepest - (uint64_t)depth;
+  size_t height = marked->scope.deepest - (uint64_t)depth;
   return height < RC_PY_DEPTH_UNSEEN ||
          rc_py_stack_has_room(&reader->stack_floor, height * STACK_PER_LEVEL) || raise_no_stack();
 }

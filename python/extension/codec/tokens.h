@@ -116,7 +116,7 @@ struct rc_py_mark {
 };
 
 /* What was read since the start of a marked value, a key, or a kind's state. */
-struct rc_py_span {
+struct rc_py_scope {
   uint64_t named;   /* the sum of the weights that BACKs named, or UINT64_MAX */
   uint64_t deepest; /* the depth that containers and BACKs reached */
 };
@@ -125,9 +125,9 @@ struct rc_py_span {
 struct rc_py_marked {
   struct rc_py_mark *marks;
   size_t count, room;
-  struct rc_py_span span; /* the innermost */
-  uint64_t hashed;        /* the weights that keys and members of sets named */
-  const PyObject *last;   /* that BACK, ITEM or LEAF gave; only compared */
+  struct rc_py_scope scope; /* the innermost */
+  uint64_t hashed;          /* the weights that keys and members of sets named */
+  const PyObject *last;     /* that BACK, ITEM or LEAF gave; only compared */
   const struct ringcast_frame_reader *frame;
   PyObject *dict;   /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
   PyObject *items;  /* the list of the dict's values; NULL until needed */
