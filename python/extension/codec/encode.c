@@ -486,13 +486,13 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
 
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag,
-                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
+                                const struct ringcast_gpu_extent *extent, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
-  if (rc == 0 && lease)
-    rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
+  if (rc == 0 && extent)
+    rc = ringcast_build_device(&builder, extent->slot, extent->epoch, extent->generation);
   rc_py_spans_phase(encoding->trace, RC_PY_PHASE_COPY);
-  if (rc == 0 && !lease) rc = rc_py_device_fetch(encoding, gpu);
+  if (rc == 0 && !extent) rc = rc_py_device_fetch(encoding, gpu);
   if (rc < 0) return rc;
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);

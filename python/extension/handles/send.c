@@ -65,11 +65,11 @@ int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
 }
 
 void rc_py_writer_end_doomed(struct rc_py_writer *self) {
-  struct rc_py_lease *lease = &self->lease;
-  if (!lease->open || lease->exports > 0 || self->base.busy) return;
+  struct rc_py_open_span *open_span = &self->open_span;
+  if (!open_span->is_open || open_span->exports > 0 || self->base.busy) return;
   if (getpid() != self->base.pid) return;
-  lease->doomed = false;
-  lease->open = false;
+  open_span->doomed = false;
+  open_span->is_open = false;
   PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
   int rc = ringcast_writer_abort(self->writer);
@@ -108,41 +108,41 @@ static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *enco
 }
 
 static int commit_with_copies(struct rc_py_writer *self, const struct rc_py_encoding *encoding,
-                              struct ringcast_gpu_extent *lease, size_t bytes) {
+                              struct ringcast_gpu_extent *extent, size_t bytes) {
   uint64_t position = encoding->trace ? rc_py_writer_position(self) : 0;
-  int rc = rc_py_gpu_commit(&self->device, encoding, lease, bytes);
+  int rc = rc_py_gpu_commit(&self->device, encoding, extent, bytes);
   if (rc == 0) rc_py_spans_frame(encoding->trace, position, bytes);
   return rc;
 }
 
-/* With the tensors in the pool, at `lease`; NULL: in the frame. */
+/* With the tensors in the pool, at `extent`; NULL: in the frame. */
 static int send_device_frame(struct rc_py_sending *sending, struct rc_py_encoding *encoding,
-                             struct ringcast_gpu_extent *lease) {
+                             struct ringcast_gpu_extent *extent) {
   struct rc_py_writer *self = sending->writer;
   sending->bytes = ringcast_plan_bytes(&encoding->plan);
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
   int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_ENCODE);
   if (rc < 0) return rc;
   size_t bytes;
-  rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, lease,
+  rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, extent,
                                    &bytes);
   if (rc < 0) return give_up(sending, rc);
-  if (lease) rc = commit_with_copies(self, encoding, lease, bytes);
+  if (extent) rc = commit_with_copies(self, encoding, extent, bytes);
   else rc = rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
   return rc < 0 ? give_up(sending, rc) : 0;
 }
 
 static int send_from_device(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
   struct rc_py_writer *self = sending->writer;
-  struct ringcast_gpu_extent lease;
-  int rc = rc_py_gpu_lease(&self->device, encoding, &lease);
+  struct ringcast_gpu_extent extent;
+  int rc = rc_py_gpu_lease(&self->device, encoding, &extent);
   if (rc == -EAGAIN || rc == -EMSGSIZE) return send_device_frame(sending, encoding, NULL);
   if (rc < 0) {
     rc_py_raise_of_frame(encoding->state, rc, &self->info, sending->bytes);
     return RC_PY_OF_VALUE;
   }
-  rc = send_device_frame(sending, encoding, &lease);
-  if (rc < 0) rc_py_gpu_drop(&self->device, &lease);
+  rc = send_device_frame(sending, encoding, &extent);
+  if (rc < 0) rc_py_gpu_drop(&self->device, &extent);
   return rc;
 }
 

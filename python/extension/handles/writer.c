@@ -222,7 +222,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
     ringcast_writer *writer = self->writer;
     self->writer = NULL;
     self->base.closed = true;
-    self->lease.open = false;
+    self->open_span.is_open = false;
     rc_py_gpu_writer_shut(&self->device);
     ringcast_writer_close(writer);
   }

@@ -14,9 +14,9 @@
 #include "python/extension/handles/gpu.h"
 
 /* A reservation open to Python. A Span holds the generation at its creation: if the generation
- * differs, or `open` is false, the Span is stale. */
-struct rc_py_lease {
-  bool open;
+ * differs, or `is_open` is false, the Span is stale. */
+struct rc_py_open_span {
+  bool is_open;
   bool estimated; /* the size is an estimate: commit() must tell how many bytes are the frame's */
   bool doomed;    /* to be given back as soon as the last memoryview goes */
   bool moving;    /* a grow is in progress */
@@ -31,7 +31,7 @@ struct rc_py_writer {
   /* How long a reader may block the writer before calls fail; 0: for ever, or the reader is
    * evicted. */
   int64_t fail_ns;
-  struct rc_py_lease lease;
+  struct rc_py_open_span open_span;
   struct ringcast_span span;
   bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
   uint64_t waits;  /* for room: each may have evicted a reader */
@@ -53,7 +53,7 @@ static inline bool rc_py_writer_enter(struct rc_py_writer *self) {
 static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   rc_py_handle_leave(&self->base);
   /* The last array may have gone during the call. */
-  if (self->lease.doomed) rc_py_writer_end_doomed(self);
+  if (self->open_span.doomed) rc_py_writer_end_doomed(self);
 }
 /* The same, with spans: of a whole send, or RC_PY_CALL_NONE. */
 static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
