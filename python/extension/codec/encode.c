@@ -61,7 +61,7 @@ static void parts_drop(struct rc_py_encoding *encoding) {
   encoding->has_streams = false;
   encoding->is_loose = false;
   Py_CLEAR(encoding->leaves);
-  Py_CLEAR(encoding->holders);
+  Py_CLEAR(encoding->leaf_containers);
   encoding->noted = 0;
   if (encoding->repeats) rc_py_repeats_clear(encoding->repeats);
 }
@@ -203,7 +203,8 @@ static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, 
                                  PyObject *root) {
   encoding->pickled = true;
   PyObject *data, *buffers;
-  int dumped = rc_py_leaves_dump(encoding->state, object, root, encoding->holders, &data, &buffers);
+  int dumped =
+      rc_py_leaves_dump(encoding->state, object, root, encoding->leaf_containers, &data, &buffers);
   if (dumped < 0) return RC_PY_PUT_RAISED;
   if (dumped == 0) return RC_PY_PUT_CYCLE;
   struct rc_py_part *part = &encoding->parts[index];

@@ -52,12 +52,12 @@ struct rc_py_encoding {
   bool has_streams;   /* ... by several streams, and so can't, */
   bool is_loose;      /* ... and must be copied before the frame is sent */
   int32_t device;
-  void *device_stream; /* of the first tensor */
-  uint32_t hash;       /* RINGCAST_ITEM_SHA256 or _XXH3: for each tensor; 0: no hashes */
-  PyObject *leaves;    /* a list; NULL: none yet */
-  PyObject *holders;   /* a list: containers of leaves, to which a leaf could refer back */
-  uint64_t entered;    /* containers */
-  uint64_t noted;      /* value of `entered` at the last addition to `holders`, plus 1 */
+  void *device_stream;       /* of the first tensor */
+  uint32_t hash;             /* RINGCAST_ITEM_SHA256 or _XXH3: for each tensor; 0: no hashes */
+  PyObject *leaves;          /* a list; NULL: none yet */
+  PyObject *leaf_containers; /* a list: containers of leaves, to which a leaf could refer back */
+  uint64_t entered;          /* containers */
+  uint64_t noted; /* value of `entered` at the last addition to `leaf_containers`, plus 1 */
   /* Nested values, see tokens.h: */
   uint8_t *stream; /* of all of them, consecutively */
   size_t stream_bytes, stream_room;

@@ -49,7 +49,7 @@ static bool take_bytes(struct look *look, uint64_t bytes) {
 static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
   const struct rc_py_inspector *how = look->how;
   const struct rc_py_decode_options options = {.reader = how->reader,
-                                               .holder = how->holder,
+                                               .receiver = how->receiver,
                                                .classes = how->classes,
                                                .allow_pickle = how->allow_pickle,
                                                .selection = selection};

@@ -70,7 +70,7 @@ struct rc_py_gpu_reader {
 
 /* What decoding needs to know of a Reader, to receive tensors of a device. */
 struct rc_py_gpu_side {
-  struct rc_py_holder holder; /* with calls that open the gpu part */
+  struct rc_py_receiver receiver; /* with calls that open the gpu part */
   struct rc_py_state *state;
   ringcast_reader *reader;
   bool starts_latest;           /* as Reader(start="latest") */

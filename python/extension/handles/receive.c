@@ -171,7 +171,7 @@ static PyObject *decode(struct arrival *arrival, const struct ringcast_frame *fr
   struct rc_py_reader *self = arrival->owner;
   uint64_t arrays = 0;
   const struct rc_py_decode_options options = {.reader = self->reader,
-                                               .holder = &self->device.holder,
+                                               .receiver = &self->device.receiver,
                                                .classes = &self->classes,
                                                .allow_pickle = self->base.allow_pickle,
                                                .hold = hold,
@@ -185,7 +185,7 @@ static PyObject *decode(struct arrival *arrival, const struct ringcast_frame *fr
 
 static bool is_to_be_retained(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
   if (!self->retains || !self->retain_next || !is_large(self, frame)) return false;
-  if (self->device.holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(frame)) return false;
+  if (self->device.receiver.map.to == RC_PY_MAP_CUDA || rc_py_has_device(frame)) return false;
   return ringcast_reader_retains(self->reader);
 }
 

@@ -33,7 +33,7 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
     PyErr_NoMemory();
   } else {
     const struct rc_py_decode_options options = {.reader = reader->reader,
-                                                 .holder = &reader->device.holder,
+                                                 .receiver = &reader->device.receiver,
                                                  .classes = &reader->classes,
                                                  .allow_pickle = reader->base.allow_pickle,
                                                  .hold = reader->hold,
