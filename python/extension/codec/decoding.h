@@ -29,7 +29,8 @@ struct rc_py_receiver {
   const struct rc_py_receiver_calls *calls;
 };
 
-struct rc_py_copy {
+/* A copy out of the frame, to be done once all memory is allocated. */
+struct rc_py_pending_copy {
   void *to;
   const void *from;
   uint64_t bytes;
@@ -58,7 +59,7 @@ struct rc_py_decoding {
   uint32_t items; /* values seen so far */
   enum rc_py_phase phase;
   PyObject *result; /* the dict, or the value */
-  struct rc_py_copy *copies;
+  struct rc_py_pending_copy *copies;
   size_t copy_count, copy_room;
   uint64_t taken; /* bytes of the frame turned into keys, text and copies */
   uint64_t copy_bytes;

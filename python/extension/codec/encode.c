@@ -416,9 +416,9 @@ static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {
     if (!part->bytes || (is_tensor && (part->source.is_on_device || part->source.is_empty)))
       continue;
     if (!is_tensor) {
-      rc_py_copy_of(is_spilled, part->out, part->data, part->bytes);
+      rc_py_copy_bytes(is_spilled, part->out, part->data, part->bytes);
     } else if (is_in_order(&part->source.tensor)) {
-      rc_py_copy_of(is_spilled, part->out, part->source.tensor.data, part->bytes);
+      rc_py_copy_bytes(is_spilled, part->out, part->source.tensor.data, part->bytes);
     } else {
       rc = ringcast_tensor_pack(&part->source.tensor, part->out);
     }
@@ -442,7 +442,7 @@ static int copy_and_hash(const struct rc_py_encoding *encoding,
       rc = rc_py_hash_pack(encoding->state, &tensor, part->bytes, part->out, encoding->hash, &hash);
       if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
     } else if (part->bytes) {
-      rc_py_copy(false, part->out, part->data, part->bytes);
+      rc_py_copy_maybe_without_gil(false, part->out, part->data, part->bytes);
     }
   }
   return rc;

@@ -173,7 +173,7 @@ static PyObject *stream_of(struct look *look, const struct ringcast_item *item,
   if (!take_bytes(look, item->bytes)) return NULL;
   PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
   if (!copy) return NULL;
-  rc_py_copy(false, PyBytes_AS_STRING(copy), item->data, item->bytes);
+  rc_py_copy_maybe_without_gil(false, PyBytes_AS_STRING(copy), item->data, item->bytes);
   if (ringcast_object_check(PyBytes_AS_STRING(copy), item->bytes, needs) == 0) return copy;
   Py_DECREF(copy);
   damaged(look, "a nested value is cut off, or of a kind that this version does not know");

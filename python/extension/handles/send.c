@@ -159,8 +159,8 @@ int rc_py_send_encoding(struct rc_py_sending *sending, struct rc_py_encoding *en
 static void copy_rest(const struct rc_py_writer *self, const struct ringcast_span *span,
                       const void *data, size_t there) {
   bool is_spilled = span->bytes > self->info.ring_frame;
-  rc_py_copy(is_spilled, (uint8_t *)span->data + there, (const uint8_t *)data + there,
-             span->bytes - there);
+  rc_py_copy_maybe_without_gil(is_spilled, (uint8_t *)span->data + there,
+                               (const uint8_t *)data + there, span->bytes - there);
 }
 
 /* A frame that was made before; the tag belongs to the sending. */

@@ -86,7 +86,7 @@ static int try_next(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
 static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_frame *frame) {
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
   if (!bytes) return NULL;
-  rc_py_copy(false, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  rc_py_copy_maybe_without_gil(false, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position,
                                (int)frame->kind, bytes);
 }
