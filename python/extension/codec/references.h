@@ -21,18 +21,18 @@ void rc_py_repeats_free(struct rc_py_repeats *repeats);
  * or ITEM was written. CYCLE: the value is a container around its own occurrence. DONE: a MARK was
  * written, and the value's token must follow; if no token follows, rc_py_unmark removes the MARK.
  * `up` NULL: not a container. */
-enum rc_py_put rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
-                          const struct rc_py_step *up);
+enum rc_py_put rc_py_mark_shared(struct rc_py_encoding *encoding, PyObject *value,
+                                 const struct rc_py_step *up);
 /* Removes the MARK that rc_py_mark wrote for the value, if any. Nothing may have been written
  * since. Always LEAF. */
 enum rc_py_put rc_py_unmark(struct rc_py_encoding *encoding, PyObject *value);
 
 /* The references of the container and of put_inner. */
 enum { RC_PY_OWN_REFERENCES = 2 };
-static inline enum rc_py_put mark(struct rc_py_encoding *encoding, PyObject *value,
-                                  const struct rc_py_step *up) {
+static inline enum rc_py_put rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
+                                        const struct rc_py_step *up) {
   if (Py_REFCNT(value) <= RC_PY_OWN_REFERENCES) return RC_PY_PUT_DONE;
-  return rc_py_mark(encoding, value, up);
+  return rc_py_mark_shared(encoding, value, up);
 }
 
 /* Finds the shape of a dict, and writes nothing. LEAF: no shape, for example because the keys are
