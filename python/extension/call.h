@@ -40,8 +40,12 @@ bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssiz
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Tries once with the GIL, then waits without the GIL in slices, so that Ctrl-C is seen whichever
- * thread got the signal. Returns the result of `attempt`, -EAGAIN or -ETIMEDOUT when the time is up
- * or the attempt gave RC_PY_TOO_SLOW, or RC_PY_RAISED. */
+ * thread got the signal.
+ *   -EAGAIN        `timeout_ns` is 0, and the one attempt had to wait
+ *   -ETIMEDOUT     the time is up, or the attempt gave RC_PY_TOO_SLOW: the wait ends early
+ *   RC_PY_RAISED   a signal's handler raised
+ *   else           the result of the attempt
+ * An attempt's own -EAGAIN or -ETIMEDOUT means only that it is to be made again. */
 typedef int (*rc_py_attempt)(void *context, int64_t timeout_ns, bool has_gil);
 int rc_py_wait(rc_py_attempt attempt, void *context, int64_t timeout_ns);
 /* rc_py_wait for one of several waits with a common timeout: `deadline` is 0 until the first of the

@@ -24,12 +24,11 @@
 
 /* ---- Reserve, and commit --------------------------------------------------------------------- */
 
-int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
-  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
+bool rc_py_is_reader_too_slow(const struct rc_py_writer *self) {
+  if (self->fail_ns == 0) return false;
   struct ringcast_peer peer = {.size = sizeof peer};
   bool is_blocked = ringcast_writer_slowest(self->writer, &peer) > 0;
-  if (!is_blocked || peer.blocked_ns < (uint64_t)self->fail_ns) return rc;
-  return RC_PY_TOO_SLOW;
+  return is_blocked && peer.blocked_ns >= (uint64_t)self->fail_ns;
 }
 
 static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
@@ -37,7 +36,8 @@ static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil
   struct rc_py_writer *self = room->writer;
   if (timeout_ns != 0) self->waits++;
   int rc = ringcast_writer_reserve(self->writer, room->bytes, timeout_ns, &room->span);
-  return rc_py_told_apart(self, rc);
+  if (rc == -ETIMEDOUT && rc_py_is_reader_too_slow(self)) return RC_PY_TOO_SLOW;
+  return rc;
 }
 
 int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns,

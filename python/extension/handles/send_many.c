@@ -41,7 +41,8 @@ static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
-    if (sent < 0) return rc_py_told_apart(batch->writer, sent);
+    if (sent == -ETIMEDOUT && rc_py_is_reader_too_slow(batch->writer)) return RC_PY_TOO_SLOW;
+    if (sent < 0) return sent;
     batch->done += (uint32_t)sent;
     if (timeout_ns > 1 && batch->done < batch->count) return -EAGAIN;
   }

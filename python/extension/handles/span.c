@@ -281,7 +281,8 @@ static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
   struct rc_py_reservation *room = context;
   struct rc_py_writer *self = room->writer;
   int rc = ringcast_writer_grow(self->writer, room->bytes, timeout_ns, &room->span);
-  return rc_py_told_apart(self, rc);
+  if (rc == -ETIMEDOUT && rc_py_is_reader_too_slow(self)) return RC_PY_TOO_SLOW;
+  return rc;
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {

@@ -88,9 +88,9 @@ int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns,
 uint64_t rc_py_writer_position(const struct rc_py_writer *self);
 /* ringcast_writer_commit as the phase publish, of the frame at the present position. */
 int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind);
-/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is
- * up. */
-int rc_py_told_apart(const struct rc_py_writer *self, int rc);
+/* After the library's -ETIMEDOUT, which has two reasons: true if a reader has blocked the writer
+ * for as long as it may, false if only the attempt's own time is up. */
+bool rc_py_is_reader_too_slow(const struct rc_py_writer *self);
 
 /* A value on its way. */
 struct rc_py_sending {
