@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* As long as a sleeper of the library sleeps: a shorter slice is a wake-up more. */
+/* As long as a reader of the library sleeps at a time (RC_SLICE_NS): a shorter slice is a wake-up
+ * more. */
 #define SLICE_NS INT64_C(90000000)
 /* After so many frames in a row without a wait, the task lets other tasks run: one turn of the
  * event loop costs as much as receiving a few frames. */

@@ -43,9 +43,9 @@ bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssiz
  * thread got the signal.
  *   -EAGAIN        `timeout_ns` is 0, and the one attempt had to wait
  *   -ETIMEDOUT     the time is up, or the attempt gave RC_PY_TOO_SLOW: the wait ends early
- *   RC_PY_RAISED   a signal's handler raised
+ *   RC_PY_RAISED   a signal's handler raised, or the attempt did
  *   else           the result of the attempt
- * An attempt's own -EAGAIN or -ETIMEDOUT means only that it is to be made again. */
+ * An attempt's own -EAGAIN, -ETIMEDOUT or -EINTR only means that it is to be made again. */
 typedef int (*rc_py_attempt)(void *context, int64_t timeout_ns, bool has_gil);
 int rc_py_wait(rc_py_attempt attempt, void *context, int64_t timeout_ns);
 /* rc_py_wait for one of several waits with a common timeout: `deadline` is 0 until the first of the
@@ -62,8 +62,8 @@ struct rc_py_handle {
   pid_t pid;                    /* of the creating process */
   bool busy;                    /* a call is at work */
   bool closed, allow_pickle;
-  /* Whether the last send() or recv() raised what came up in the value, and not in a wait, nor
-   * because of the ring. */
+  /* Whether the last send() or recv() raised what came up in the value, and not in a wait. For
+   * recv() that is all that is raised once a frame has arrived, also Evicted. */
   bool value_failed;
   /* The descriptor in an event loop (ringcast._asyncio). NULL or None: never in a loop. */
   PyObject *watch;

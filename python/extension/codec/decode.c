@@ -476,6 +476,7 @@ static bool take_all(struct rc_py_decoding *decoding) {
   return ok;
 }
 
+/* False also without a receiver, whose ring's limit is not known. */
 static bool is_spilled(const struct rc_py_receiver *receiver, const struct ringcast_frame *frame) {
   return receiver && frame->bytes > receiver->ring_frame;
 }

@@ -228,7 +228,7 @@ static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct 
   int described = describe_scalar(part);
   if (described != 0) return described;
   struct rc_py_source source = {.keep = NULL};
-  part->kind = RINGCAST_ITEM_OBJECT;
+  part->kind = RINGCAST_ITEM_OBJECT; /* or a LEAF, as is known once its stream is written */
   described = rc_py_part_tensor(encoding, part->value, step, &source, &part->bytes);
   if (described > 0) {
     part->kind = RINGCAST_ITEM_TENSOR;
@@ -480,6 +480,7 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
     if (rc < 0) return rc;
     return ringcast_build_end(&builder, out_bytes);
   }
+  /* The header may come before the data: nothing is published before the commit, and then all. */
   rc = ringcast_build_end(&builder, out_bytes);
   if (rc < 0) return rc;
   return copy_all(encoding, is_spilled);

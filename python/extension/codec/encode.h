@@ -11,8 +11,7 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
                             PyObject *object, bool allow_pickle, int32_t sends_from,
                             bool takes_empty);
 /* Writes the frame; runs no Python code except hashlib's for SHA-256. `is_spilled`: the span lies
- * in spill memory, where large frames are published while being written. 0, -errno, or
- * RC_PY_RAISED. */
+ * in spill memory, where large data is copied past the cache. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
                          const struct ringcast_span *span, uint32_t tag, size_t *out_bytes);
 /* rc_py_encoding_write with tensors on a device: in the pool at `extent`, or in the frame if

@@ -14,15 +14,15 @@ struct rc_py_part {
   PyObject *value; /* keeps `utf8` and `data` alive */
   const char *utf8;
   Py_ssize_t utf8_bytes;
-  enum ringcast_item_kind kind;
+  enum ringcast_item_kind kind; /* OBJECT also while it is not yet known whether it is a LEAF */
   uint32_t flags;
   union {
-    int64_t i;
+    int64_t i; /* of an OBJECT, until place_streams: the offset of the stream */
     double f;
     uint64_t in_pool; /* of a tensor on a device, where */
   } scalar;
   struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
-  /* NULL for an OBJECT until all streams are written: scalar.i is then the offset of the stream. */
+  /* NULL for an OBJECT until all streams are written and none moves any more. */
   const void *data;
   uint64_t bytes;
   uint32_t first_part, parts;      /* of an OBJECT */

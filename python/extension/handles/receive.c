@@ -12,7 +12,8 @@
  *
  * Retention: instead of copying, a Reader with `retain` keeps a large frame if the frame is made of
  * large arrays and the receiver keeps the arrays. Both are known only after decoding. So the last
- * large frame decides (`retain_next`), and a frame that can't be retained is copied.
+ * large frame decides (`retain_next`), and a frame that can't be retained is copied. The hold that
+ * keeps a retained frame, rc_py_hold_retained, is in tensors/view_arrays.c.
  *
  * Dropped frames: any thread may release or drop a Frame at any time. While a call is at work on
  * the Reader, the frame goes to the list of dropped frames: a waiting call gives them back in its
