@@ -82,11 +82,10 @@ void rc_py_writer_end_doomed(struct rc_py_writer *self) {
 
 /* ---- A measured value ------------------------------------------------------------------------ */
 
-/* Raises a failure that is the value's own, if nothing is raised yet, and gives up the room. */
-static int give_up(struct rc_py_sending *sending, int rc) {
-  struct rc_py_writer *self = sending->writer;
-  rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, sending->bytes);
-  ringcast_writer_abort(self->writer);
+/* Gives up the room, for the exception that is set. After rc_py_commit nothing is given up: the
+ * room was reserved in the same call, for no fewer bytes, so the commit can't refuse. */
+static int abort_of_value(const struct rc_py_sending *sending) {
+  ringcast_writer_abort(sending->writer->writer);
   return RC_PY_OF_VALUE;
 }
 
@@ -104,7 +103,7 @@ static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *enco
                      "the value does not fit the frame that was planned for it (%s)",
                      strerror(-rc));
   }
-  return give_up(sending, RC_PY_RAISED);
+  return abort_of_value(sending);
 }
 
 static int commit_with_copies(struct rc_py_writer *self, const struct rc_py_encoding *encoding,
@@ -126,10 +125,11 @@ static int send_device_frame(struct rc_py_sending *sending, struct rc_py_encodin
   size_t bytes;
   rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, extent,
                                    &bytes);
-  if (rc < 0) return give_up(sending, rc);
-  if (extent) rc = commit_with_copies(self, encoding, extent, bytes);
-  else rc = rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
-  return rc < 0 ? give_up(sending, rc) : 0;
+  if (rc == 0 && !extent) return rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
+  if (rc == 0) rc = commit_with_copies(self, encoding, extent, bytes); /* the device may refuse */
+  if (rc == 0) return 0;
+  rc_py_raise_of_frame(encoding->state, rc, &self->info, sending->bytes);
+  return abort_of_value(sending);
 }
 
 static int send_from_device(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
