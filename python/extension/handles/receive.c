@@ -212,34 +212,45 @@ static bool keep_next(struct rc_py_reader *self, const struct ringcast_frame *fr
   return true;
 }
 
-/* After a failure. False: the frame is the next once more, and stays held. */
-static bool is_done_with(struct arrival *arrival) {
+/* After a failure: whether the frame is the next once more, and stays held. */
+static bool is_next_again(struct arrival *arrival) {
   struct rc_py_reader *self = arrival->owner;
-  if (rc_py_reader_stash(self, &arrival->frame, arrival->device_failed)) return false;
-  return !arrival->is_more || !keep_next(self, &arrival->frame);
+  if (arrival->retained) return false;
+  if (rc_py_reader_stash(self, &arrival->frame, arrival->device_failed)) return true;
+  return arrival->is_more && keep_next(self, &arrival->frame);
 }
 
-/* The object of a frame that has arrived; the frame is given back. RC_PY_SKIPPED: it is not for the
- * Reader. */
+/* Gives the frame back, after a copy for rc_py_warm. The object is dropped if the frame was
+ * overwritten meanwhile. */
+static inline void give_back(struct arrival *arrival, PyObject **object, bool ran_code) {
+  struct rc_py_reader *self = arrival->owner;
+  if (arrival->retained) return; /* the arrays keep the frame */
+  if (*object && self->warming) rc_py_warming_keep(self, &arrival->frame, ran_code);
+  if (!rc_py_reader_give_back(self, &arrival->frame)) Py_CLEAR(*object);
+}
+
+static inline int result_of(const PyObject *object, bool skips) {
+  if (object) return 0;
+  if (PyErr_Occurred()) return RC_PY_OF_VALUE;
+  return skips ? RC_PY_SKIPPED : 0;
+}
+
+/* The object of a frame that has arrived; the frame is given back, unless it is the next again.
+ * RC_PY_SKIPPED: it is not for the Reader. */
 static int read_arrived(struct arrival *arrival, uint32_t *tag, PyObject **object) {
   struct rc_py_reader *self = arrival->owner;
-  struct rc_py_state *state = rc_py_state_of(self);
-  uint64_t ran_code = state->ran_code;
+  const struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t ran_before = state->ran_code;
   if (self->device.gpu) rc_py_gpu_skips_none(self->device.gpu);
   arrival->retained = false;
   arrival->device_failed = false;
   if (is_to_be_retained(self, &arrival->frame)) *object = decode_retained(arrival, tag);
   else *object = decode(arrival, &arrival->frame, NULL, tag);
-  if (!*object && !arrival->retained && !is_done_with(arrival)) return RC_PY_RAISED;
+  bool ran_code = state->ran_code != ran_before;
+  if (!*object && is_next_again(arrival)) return RC_PY_RAISED;
   bool skips = !*object && self->device.gpu && rc_py_gpu_skips(&self->device);
-  if (!arrival->retained) {
-    bool is_kept = *object && self->warming;
-    if (is_kept) rc_py_warming_keep(self, &arrival->frame, state->ran_code != ran_code);
-    if (!rc_py_reader_give_back(self, &arrival->frame)) Py_CLEAR(*object);
-  }
-  if (*object) return 0;
-  if (PyErr_Occurred()) return self->has_stash ? RC_PY_RAISED : RC_PY_OF_VALUE;
-  return skips ? RC_PY_SKIPPED : 0;
+  give_back(arrival, object, ran_code);
+  return result_of(*object, skips);
 }
 
 static int read_frame(struct arrival *arrival, uint32_t *tag, PyObject **object) {
