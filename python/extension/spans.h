@@ -54,8 +54,9 @@ void rc_py_spans_begin(struct rc_py_trace **trace, uint64_t ring);
 void rc_py_spans_begin_phase(struct rc_py_trace *trace, enum rc_py_trace_kind kind);
 /* Ends the present phase: all phases since the last frame were of the frame at `position`. */
 void rc_py_spans_end_frame(struct rc_py_trace *trace, uint64_t position, uint64_t bytes);
-/* Ends the call, and sets *trace to NULL. `is_nothing`: a try found no frame, or no room, and is
- * not recorded. May run Python code; preserves the current exception. */
+/* Ends the call, and sets *trace to NULL. `is_nothing`: a try found no frame or no room, or a
+ * commit was refused; without a frame, the call is then not recorded. May run Python code;
+ * preserves the current exception. */
 void rc_py_spans_end_call(struct rc_py_trace **trace, enum rc_py_trace_kind kind, bool is_nothing);
 /* Delivers the spans, if the oldest is a second old. */
 void rc_py_spans_deliver_old(void);

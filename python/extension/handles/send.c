@@ -233,7 +233,7 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   self->base.value_failed = rc == RC_PY_OF_VALUE;
   if (rc == 0) self->sent = (int64_t)tag;
   PyObject *result = rc_py_sent(&sending, rc);
-  rc_py_writer_end(self, RC_PY_CALL_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }
 
@@ -257,7 +257,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
     if (rc == 0) rc_py_spend(&self->base, sending.bytes, RC_PY_SENT_UNIT);
     result = rc_py_sent(&sending, rc);
   }
-  rc_py_writer_end(self, RC_PY_CALL_SEND, result != Py_None);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }
 
@@ -293,12 +293,13 @@ send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count, PyO
   Py_buffer view;
   if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_timeout(values[1], &sending.timeout_ns) || !rc_py_writer_begin(self)) return NULL;
-  PyObject *result = NULL;
+  int rc = RC_PY_RAISED;
   if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
-    result = rc_py_sent(&sending, send_view(&sending, &view));
+    rc = send_view(&sending, &view);
     PyBuffer_Release(&view);
   }
-  rc_py_writer_end(self, RC_PY_CALL_SEND, !result && sending.timeout_ns == 0);
+  PyObject *result = rc_py_sent(&sending, rc);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }
 
@@ -353,6 +354,6 @@ PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ss
   int rc = send_text(&sending, args[0]);
   if (rc == 0) self->sent = (int64_t)tag;
   PyObject *result = rc_py_sent(&sending, rc);
-  rc_py_writer_end(self, RC_PY_CALL_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }

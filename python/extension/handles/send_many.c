@@ -28,6 +28,7 @@ struct batch {
   uint32_t count, done; /* of the messages: filled in, and sent */
   size_t sent;          /* in batches before */
   size_t used;          /* bytes of the memory */
+  bool is_full;         /* the last try to send found no room */
   int64_t timeout_ns, deadline;
   struct ringcast_message messages[MESSAGES];
   uint8_t *memory; /* of encoded values; NULL: none yet */
@@ -69,6 +70,7 @@ static bool flush(struct batch *batch) {
     uint64_t bytes = batch->messages[batch->done].bytes;
     rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   }
+  batch->is_full = rc == -EAGAIN;
   rc_py_watch_after(&self->base, rc);
   if (trace) record(batch, at);
   batch->sent += batch->done;
@@ -111,6 +113,7 @@ static bool send_alone(struct batch *batch, PyObject *object, struct rc_py_encod
   struct rc_py_sending sending = {
       .writer = batch->writer, .timeout_ns = time_left(batch), .tag = tag};
   int rc = encoding ? rc_py_send_encoding(&sending, encoding) : rc_py_send_value(&sending, object);
+  batch->is_full = rc == -EAGAIN;
   PyObject *none = rc_py_sent(&sending, rc);
   Py_XDECREF(none);
   if (none) batch->sent++;
@@ -180,14 +183,15 @@ static void note_sent(size_t sent) {
   PyErr_Restore(type, error, traceback);
 }
 
-static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns,
-                     uint32_t tag) {
+static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns, uint32_t tag,
+                     bool *is_full) {
   struct batch batch; /* to clear the messages would take longer than to send a few */
   batch.writer = self;
   batch.count = 0;
   batch.done = 0;
   batch.sent = 0;
   batch.used = 0;
+  batch.is_full = false;
   batch.timeout_ns = timeout_ns;
   batch.deadline = timeout_ns > 0 ? rc_py_now_ns() + timeout_ns : 0;
   batch.memory = NULL;
@@ -199,6 +203,7 @@ static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeou
   else if (batch.count > 0) flush_after_failure(&batch); /* a failed flush leaves nothing */
   if (!ok) note_sent(batch.sent);
   PyMem_RawFree(batch.memory);
+  *is_full = batch.is_full;
   return ok;
 }
 
@@ -217,10 +222,10 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
     note_sent(0);
     return NULL;
   }
-  bool ok = false;
+  bool ok = false, is_full;
   if (rc_py_writer_begin(self)) {
-    ok = send_all(self, all, timeout_ns, (uint32_t)tag);
-    rc_py_writer_end(self, RC_PY_CALL_SEND, !ok && timeout_ns == 0);
+    ok = send_all(self, all, timeout_ns, (uint32_t)tag, &is_full);
+    rc_py_writer_end(self, RC_PY_CALL_SEND, is_full);
   } else {
     note_sent(0);
   }

@@ -116,13 +116,14 @@ static int fill(struct rc_py_writer *self, struct rc_py_encoding *encoding,
   return bytes == span->bytes ? 0 : -EPROTO;
 }
 
-/* (Span, places); nothing is left open after an error. */
+/* (Span, places); nothing is left open after an error. `is_full`: a try found no room. */
 static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encoding,
-                         int64_t timeout_ns, uint32_t tag) {
+                         int64_t timeout_ns, uint32_t tag, bool *is_full) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct rc_py_reservation room = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   int rc = rc_py_reserve(&room, timeout_ns, RC_PY_PHASE_ENCODE);
   rc_py_watch_after(&self->base, rc);
+  *is_full = rc == -EAGAIN;
   if (rc < 0) return rc_py_raise_of_frame(state, rc, &self->info, room.bytes);
   PyObject *places = NULL;
   rc = fill(self, encoding, &room.span, tag);
@@ -160,14 +161,15 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
   if (!rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
   PyObject *composed = NULL;
+  bool is_full = false;
   rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   int32_t device = self->takes_cuda ? RC_PY_FROM_EACH : RC_PY_FROM_NONE;
   if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, device, true)) {
     encoding.trace = self->base.trace;
-    composed = compose(self, &encoding, timeout_ns, (uint32_t)tag);
+    composed = compose(self, &encoding, timeout_ns, (uint32_t)tag, &is_full);
     rc_py_encoding_clear(&encoding);
   }
-  rc_py_writer_end(self, RC_PY_CALL_NONE, !composed && timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_NONE, is_full);
   return composed;
 }
 

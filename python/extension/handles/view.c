@@ -81,7 +81,9 @@ PyObject *rc_py_reader_view(PyObject *object, PyObject *const *args, Py_ssize_t 
   /* To lend and to decode are two calls of the library's, and one for the spans. */
   rc_py_handle_begin(&self->base);
   PyObject *view = next_view(self, timeout_ns);
-  rc_py_spans_end(&self->base.trace, RC_PY_CALL_RECV, !view && timeout_ns == 0);
+  bool is_try = timeout_ns == 0;
+  bool is_nothing = !view && is_try && PyErr_ExceptionMatches(PyExc_TimeoutError);
+  rc_py_spans_end(&self->base.trace, RC_PY_CALL_RECV, is_nothing);
   return view;
 }
 
