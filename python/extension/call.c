@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* As long as a sleeper of the library sleeps: a shorter slice is a wake-up more. */
+/* As long as a reader of the library sleeps at a time (RC_SLICE_NS): a shorter slice is a wake-up
+ * more. */
 #define SLICE_NS INT64_C(90000000)
 /* After so many frames in a row without a wait, the task lets other tasks run: one turn of the
  * event loop costs as much as receiving a few frames. */
@@ -194,9 +195,9 @@ bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssiz
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *call,
+static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *context,
                           int64_t timeout_ns, int64_t *deadline) {
-  int rc = attempt(call, 0, true);
+  int rc = attempt(context, 0, true);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return -EAGAIN;
   if (*deadline == 0 && timeout_ns < 0) *deadline = INT64_MAX;
@@ -205,29 +206,29 @@ static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *ca
     /* Signals, and what spans.c has put off, are checked only after an attempt without a result, so
      * no result is lost. */
     if (Py_MakePendingCalls() < 0) return RC_PY_RAISED;
-    if (between) between(call);
+    if (between) between(context);
     int64_t left = *deadline - rc_py_now_ns();
     if (left <= 1) { /* once more, for the error text */
-      rc = attempt(call, 1, true);
+      rc = attempt(context, 1, true);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
     if (left > SLICE_NS) left = SLICE_NS;
     Py_BEGIN_ALLOW_THREADS
-    rc = attempt(call, left, false);
+    rc = attempt(context, left, false);
     Py_END_ALLOW_THREADS
     if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
   }
 }
 
-int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
-                     int64_t *deadline) {
-  int rc = wait_in_slices(attempt, between, call, timeout_ns, deadline);
+int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *context,
+                     int64_t timeout_ns, int64_t *deadline) {
+  int rc = wait_in_slices(attempt, between, context, timeout_ns, deadline);
   return rc == RC_PY_TOO_SLOW ? -ETIMEDOUT : rc;
 }
 
-int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
+int rc_py_wait(rc_py_attempt attempt, void *context, int64_t timeout_ns) {
   int64_t deadline = 0;
-  return rc_py_wait_until(attempt, NULL, call, timeout_ns, &deadline);
+  return rc_py_wait_until(attempt, NULL, context, timeout_ns, &deadline);
 }
 
 /* ---- A handle's turn ------------------------------------------------------------------------- */
@@ -295,7 +296,7 @@ void rc_py_handle_record(struct rc_py_handle *self) {
     self->ring = rc_py_spans_ring(self->text);
     rc_py_spans_name(self->ring, self->ring_name, self->name);
   }
-  rc_py_spans_begin(&self->call, self->ring);
+  rc_py_spans_begin(&self->trace, self->ring);
 }
 
 /* ---- A handle in an event loop --------------------------------------------------------------- */

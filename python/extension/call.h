@@ -40,16 +40,20 @@ bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssiz
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Tries once with the GIL, then waits without the GIL in slices, so that Ctrl-C is seen whichever
- * thread got the signal. Returns the result of `attempt`, -EAGAIN or -ETIMEDOUT when the time is up
- * or the attempt gave RC_PY_TOO_SLOW, or RC_PY_RAISED. */
-typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns, bool has_gil);
-int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
+ * thread got the signal.
+ *   -EAGAIN        `timeout_ns` is 0, and the one attempt had to wait
+ *   -ETIMEDOUT     the time is up, or the attempt gave RC_PY_TOO_SLOW: the wait ends early
+ *   RC_PY_RAISED   a signal's handler raised, or the attempt did
+ *   else           the result of the attempt
+ * An attempt's own -EAGAIN, -ETIMEDOUT or -EINTR only means that it is to be made again. */
+typedef int (*rc_py_attempt)(void *context, int64_t timeout_ns, bool has_gil);
+int rc_py_wait(rc_py_attempt attempt, void *context, int64_t timeout_ns);
 /* rc_py_wait for one of several waits with a common timeout: `deadline` is 0 until the first of the
  * waits has to sleep. `between`, if not NULL, is called with the GIL before each slice, and raises
  * nothing. */
-typedef void (*rc_py_between)(void *call);
-int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
-                     int64_t *deadline);
+typedef void (*rc_py_between)(void *context);
+int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *context,
+                     int64_t timeout_ns, int64_t *deadline);
 
 /* ---- A handle's turn ------------------------------------------------------------------------- */
 
@@ -58,16 +62,16 @@ struct rc_py_handle {
   pid_t pid;                    /* of the creating process */
   bool busy;                    /* a call is at work */
   bool closed, allow_pickle;
-  /* Whether the last send() or recv() raised what came up in the value, and not in a wait, nor
-   * because of the ring. */
+  /* Whether the last send() or recv() raised what came up in the value, and not in a wait. For
+   * recv() that is all that is raised once a frame has arrived, also Evicted. */
   bool value_failed;
   /* The descriptor in an event loop (ringcast._asyncio). NULL or None: never in a loop. */
   PyObject *watch;
-  unsigned spent;          /* frames in a row for tasks, without a wait: see rc_py_spend */
-  struct rc_py_call *call; /* the call at work, if its spans are recorded; else NULL */
-  uint64_t ring;           /* rc_py_spans_ring; 0: not known yet */
-  const char *ring_name;   /* for spans, as is ... */
-  char name[32];           /* ... the name of a Reader; or empty */
+  unsigned spent;            /* frames in a row for tasks, without a wait: see rc_py_spend */
+  struct rc_py_trace *trace; /* the call at work, if its spans are recorded; else NULL */
+  uint64_t ring;             /* rc_py_spans_ring; 0: not known yet */
+  const char *ring_name;     /* for spans, as is ... */
+  char name[32];             /* ... the name of a Reader; or empty */
 };
 
 /* A new instance of `type`, all zero but for the fields here. NULL: raised. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by all files of the extension, which uses only the library's public headers.
+ * Shared by all files of the extension, which uses only the library's public headers; except that
+ * handles/reader.c includes channel/reader.h, to hear when the next frame is due (warm.c).
  *
  *   state.h, errors.h           the module's state; errno -> exception
  *   spans.h                     when calls began and ended, for traces and profiles
@@ -15,8 +16,8 @@
  *     writer.h    Writer and Span
  *   module.c                    the module
  *
- * A room includes and calls only the rooms above it in the list; tests/lint/circles.py checks the
- * symbols.
+ * Each entry of the list is a room: files that one reads together. A room includes and calls only
+ * the rooms above it; tests/lint/circles.py checks the symbols.
  *
  * Every wait and every large copy runs without the GIL. A handle serves one thread at a time:
  * `busy` is set as long as a call may let other Python code run, and a second caller gets a
@@ -39,14 +40,17 @@
 #include "ringcast/gpu.h"
 #include "ringcast/ringcast.h"
 
-/* A Python exception is set already; no errno has the value. */
-#define RC_PY_RAISED INT_MIN
-/* A reader has blocked the writer for longer than allowed. */
-#define RC_PY_TOO_SLOW (INT_MIN + 1)
-/* A Python exception is set already, which came up in the value, and not in a wait. */
-#define RC_PY_OF_VALUE (INT_MIN + 3)
-/* The frame is not for the calling Reader, which goes on to the next frame. */
-#define RC_PY_SKIPPED (INT_MIN + 2)
+/* Results beside 0 and -errno; no errno has the values. */
+enum {
+  /* A Python exception is set already. */
+  RC_PY_RAISED = INT_MIN,
+  /* A reader has blocked the writer for longer than allowed. */
+  RC_PY_TOO_SLOW,
+  /* A Python exception is set already, which came up in the value, and not in a wait. */
+  RC_PY_OF_VALUE,
+  /* The frame is not for the calling Reader, which goes on to the next frame. */
+  RC_PY_SKIPPED,
+};
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
 /* Copying fewer bytes takes less time than handing the GIL over and back. */

@@ -10,11 +10,11 @@ enum { MOST_NAMES = 1024, MOST_PHASES = 8, MOST_CAPACITY = 1 << 20, DELIVER_AT =
 
 struct phase {
   int64_t start, end;
-  enum rc_py_span_kind kind;
+  enum rc_py_trace_kind kind;
 };
 
-struct rc_py_call {
-  struct rc_py_call *next; /* a spare one */
+struct rc_py_trace {
+  struct rc_py_trace *next; /* a spare one */
   uint64_t ring, position, bytes;
   int64_t start;
   uint32_t depth, count;
@@ -28,20 +28,20 @@ struct record {
   int64_t start, end, position;
   uint64_t ring, bytes;
   int32_t thread;
-  enum rc_py_span_kind kind;
+  enum rc_py_trace_kind kind;
 };
 
 bool rc_py_spans_on;
 
 static struct {
   PyObject *functions, *type; /* a tuple of the subscribers, and ringcast._spans.Span */
-  PyObject *kinds[RC_PY_SPAN_KINDS];
+  PyObject *kinds[RC_PY_TRACE_KINDS];
   PyObject *names; /* {ring: (name, Reader's name)} */
   struct record *records;
   uint32_t count, capacity;
   uint64_t dropped;
   unsigned deliveries; /* under way, in all threads */
-  struct rc_py_call *spare;
+  struct rc_py_trace *spare;
 } spans;
 
 /* In this thread: the subscriber's own calls deliver nothing. */
@@ -74,7 +74,7 @@ void rc_py_spans_name(uint64_t ring, const char *name, const char *reader) {
   PyErr_Restore(type, value, traceback); /* without memory the ring has no name */
 }
 
-static void add(const struct rc_py_call *call, const struct phase *phase, int64_t position,
+static void add(const struct rc_py_trace *trace, const struct phase *phase, int64_t position,
                 uint64_t bytes) {
   if (spans.count == spans.capacity) {
     spans.dropped++;
@@ -83,54 +83,55 @@ static void add(const struct rc_py_call *call, const struct phase *phase, int64_
   spans.records[spans.count++] = (struct record){.start = phase->start,
                                                  .end = phase->end,
                                                  .position = position,
-                                                 .ring = call->ring,
+                                                 .ring = trace->ring,
                                                  .bytes = bytes,
-                                                 .thread = call->thread,
+                                                 .thread = trace->thread,
                                                  .kind = phase->kind};
 }
 
-void rc_py_spans_begin(struct rc_py_call **out, uint64_t ring) {
+void rc_py_spans_begin(struct rc_py_trace **out, uint64_t ring) {
   if (*out) {
     (*out)->depth++;
     return;
   }
-  struct rc_py_call *call = spans.spare;
-  if (call) spans.spare = call->next;
-  else call = PyMem_RawMalloc(sizeof *call);
-  if (!call) return; /* the call is not recorded */
-  call->ring = ring;
-  call->position = 0;
-  call->bytes = 0;
-  call->depth = 1;
-  call->count = 0;
-  call->is_open = false;
-  call->has_frame = false;
-  call->thread = (int32_t)PyThread_get_thread_native_id();
-  call->start = rc_py_now_ns();
-  *out = call;
+  struct rc_py_trace *trace = spans.spare;
+  if (trace) spans.spare = trace->next;
+  else trace = PyMem_RawMalloc(sizeof *trace);
+  if (!trace) return; /* the call is not recorded */
+  trace->ring = ring;
+  trace->position = 0;
+  trace->bytes = 0;
+  trace->depth = 1;
+  trace->count = 0;
+  trace->is_open = false;
+  trace->has_frame = false;
+  trace->thread = (int32_t)PyThread_get_thread_native_id();
+  trace->start = rc_py_now_ns();
+  *out = trace;
 }
 
-static void end_phase(struct rc_py_call *call, int64_t now) {
-  if (call->is_open) call->phases[call->count - 1].end = now;
-  call->is_open = false;
+static void end_phase(struct rc_py_trace *trace, int64_t now) {
+  if (trace->is_open) trace->phases[trace->count - 1].end = now;
+  trace->is_open = false;
 }
 
-void rc_py_spans_begin_phase(struct rc_py_call *call, enum rc_py_span_kind kind) {
+void rc_py_spans_begin_phase(struct rc_py_trace *trace, enum rc_py_trace_kind kind) {
   int64_t now = rc_py_now_ns();
-  bool goes_on = call->is_open && call->phases[call->count - 1].kind == kind;
-  if (goes_on || call->count == MOST_PHASES) return;
-  end_phase(call, now);
-  call->phases[call->count++] = (struct phase){.start = now, .kind = kind};
-  call->is_open = true;
+  bool goes_on = trace->is_open && trace->phases[trace->count - 1].kind == kind;
+  if (goes_on || trace->count == MOST_PHASES) return;
+  end_phase(trace, now);
+  trace->phases[trace->count++] = (struct phase){.start = now, .kind = kind};
+  trace->is_open = true;
 }
 
-void rc_py_spans_end_frame(struct rc_py_call *call, uint64_t position, uint64_t bytes) {
-  end_phase(call, rc_py_now_ns());
-  for (uint32_t i = 0; i < call->count; i++) add(call, &call->phases[i], (int64_t)position, bytes);
-  call->count = 0;
-  if (!call->has_frame) call->position = position;
-  call->has_frame = true;
-  call->bytes += bytes;
+void rc_py_spans_end_frame(struct rc_py_trace *trace, uint64_t position, uint64_t bytes) {
+  end_phase(trace, rc_py_now_ns());
+  for (uint32_t i = 0; i < trace->count; i++)
+    add(trace, &trace->phases[i], (int64_t)position, bytes);
+  trace->count = 0;
+  if (!trace->has_frame) trace->position = position;
+  trace->has_frame = true;
+  trace->bytes += bytes;
 }
 
 /* ---- Delivering ------------------------------------------------------------------------------ */
@@ -222,32 +223,32 @@ void rc_py_spans_deliver_old(void) {
   if (rc_py_spans_on) deliver_due(rc_py_now_ns());
 }
 
-void rc_py_spans_end_call(struct rc_py_call **out, enum rc_py_span_kind kind, bool is_nothing) {
-  struct rc_py_call *call = *out;
-  if (--call->depth > 0) return;
+void rc_py_spans_end_call(struct rc_py_trace **out, enum rc_py_trace_kind kind, bool is_nothing) {
+  struct rc_py_trace *trace = *out;
+  if (--trace->depth > 0) return;
   int64_t now = rc_py_now_ns();
-  bool is_left_out = !rc_py_spans_on || (is_nothing && !call->has_frame);
-  end_phase(call, now);
+  bool is_left_out = !rc_py_spans_on || (is_nothing && !trace->has_frame);
+  end_phase(trace, now);
   if (!is_left_out && !is_nothing) { /* phases of no frame */
-    for (uint32_t i = 0; i < call->count; i++) add(call, &call->phases[i], -1, 0);
+    for (uint32_t i = 0; i < trace->count; i++) add(trace, &trace->phases[i], -1, 0);
   }
-  if (!is_left_out && kind != RC_PY_SPAN_NONE) {
-    const struct phase whole = {.start = call->start, .end = now, .kind = kind};
-    int64_t position = call->has_frame ? (int64_t)call->position : -1;
-    add(call, &whole, position, call->bytes);
+  if (!is_left_out && kind != RC_PY_CALL_NONE) {
+    const struct phase whole = {.start = trace->start, .end = now, .kind = kind};
+    int64_t position = trace->has_frame ? (int64_t)trace->position : -1;
+    add(trace, &whole, position, trace->bytes);
   }
   *out = NULL;
-  call->next = spans.spare;
-  spans.spare = call;
+  trace->next = spans.spare;
+  spans.spare = trace;
   if (rc_py_spans_on) deliver_due(now);
 }
 
 /* ---- For ringcast/_spans.py ------------------------------------------------------------------ */
 
 static bool make_names(void) {
-  static const char *const names[RC_PY_SPAN_KINDS] = {"send",    "encode", "wait_room",  "copy",
-                                                      "publish", "recv",   "wait_frame", "decode"};
-  for (int i = 0; i < RC_PY_SPAN_KINDS; i++) {
+  static const char *const names[RC_PY_TRACE_KINDS] = {"send",    "encode", "wait_room",  "copy",
+                                                       "publish", "recv",   "wait_frame", "decode"};
+  for (int i = 0; i < RC_PY_TRACE_KINDS; i++) {
     if (!spans.kinds[i]) spans.kinds[i] = PyUnicode_InternFromString(names[i]);
     if (!spans.kinds[i]) return false;
   }

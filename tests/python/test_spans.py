@@ -291,6 +291,25 @@ def test_a_try_that_gives_nothing_is_no_span_and_a_wait_is_one(ring):
     assert all(span.end_ns - span.start_ns > 900_000 for span in failed)
 
 
+class Unsendable:
+    def __reduce__(self):
+        raise TypeError("not this one")
+
+
+def test_a_value_that_is_refused_is_a_span_in_a_try_too(ring):
+    writer, _ = ring
+    with recorded() as spans:
+        for call in (
+            lambda: writer.send(Unsendable(), 0),
+            lambda: writer.send_many([Unsendable()], 0),
+            lambda: writer.send_bytes("text", 0),
+        ):
+            with pytest.raises((TypeError, ringcast.SendError)):
+                call()
+    assert [span.kind for span in spans if span.kind == "send"] == ["send"] * 3
+    assert all(span.position == -1 for span in spans)
+
+
 def until(condition):
     deadline = time.monotonic() + WATCHDOG
     while not condition():

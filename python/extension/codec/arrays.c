@@ -26,7 +26,7 @@ static enum rc_py_put put_part(struct rc_py_encoding *encoding, PyObject *value,
   part->kind = RINGCAST_ITEM_TENSOR;
   part->source = *source;
   part->bytes = bytes;
-  return put_tag(encoding, RINGCAST_TAG_PART);
+  return rc_py_put_tag(encoding, RINGCAST_TAG_PART);
 }
 
 /* An array of strings, times, structs: its dtype, and its elements as bytes. */
@@ -44,8 +44,8 @@ static enum rc_py_put put_ndarray(struct rc_py_encoding *encoding, PyObject *arr
   int number = RINGCAST_STANDARD_RECARRAY;
   bool is_plain = (PyObject *)Py_TYPE(array) == encoding->state->numpy.ndarray;
   if (is_plain) number = RINGCAST_STANDARD_NDARRAY;
-  enum rc_py_put put = put_tag_of(encoding, RINGCAST_TAG_KIND, number);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+  enum rc_py_put put = rc_py_put_tag_of(encoding, RINGCAST_TAG_KIND, number);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_TUPLE, 2);
   if (put == RC_PY_PUT_DONE) put = rc_py_put_text(encoding, text);
   Py_DECREF(text);
   if (put != RC_PY_PUT_DONE || !rc_py_source_finish(encoding, &source, step, &bytes)) {
@@ -59,7 +59,7 @@ enum rc_py_put rc_py_put_tensor(struct rc_py_encoding *encoding, PyObject *value
                                 struct rc_py_step *step) {
   struct rc_py_source source = {.keep = NULL};
   uint64_t bytes;
-  enum rc_py_put put = mark(encoding, value, step);
+  enum rc_py_put put = rc_py_mark(encoding, value, step);
   if (put != RC_PY_PUT_DONE) return put;
   int described = rc_py_part_tensor(encoding, value, step, &source, &bytes);
   if (described < 0) return RC_PY_PUT_RAISED;
@@ -87,20 +87,20 @@ static int typecode_of(struct rc_py_state *state, PyObject *array) {
 
 static enum rc_py_put put_inline(struct rc_py_encoding *encoding, uint8_t typecode,
                                  const Py_buffer *view) {
-  uint8_t *at = stream_at(encoding, HEAD + 1 + (size_t)view->len);
+  uint8_t *at = rc_py_stream_at(encoding, HEAD + 1 + (size_t)view->len);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_ARRAY;
   *at++ = typecode;
-  at = write_count(at, (uint64_t)view->len);
+  at = rc_py_write_count(at, (uint64_t)view->len);
   if (view->len > 0) memcpy(at, view->buf, (size_t)view->len);
-  return stream_end(encoding, at + view->len);
+  return rc_py_stream_end(encoding, at + view->len);
 }
 
 enum rc_py_put rc_py_put_array(struct rc_py_encoding *encoding, PyObject *array) {
   int typecode = typecode_of(encoding->state, array);
   if (typecode < 0) return RC_PY_PUT_RAISED;
   if (typecode > UINT8_MAX || !ringcast_typecode_bytes((uint8_t)typecode)) return RC_PY_PUT_LEAF;
-  enum rc_py_put marked = mark(encoding, array, NULL);
+  enum rc_py_put marked = rc_py_mark(encoding, array, NULL);
   if (marked != RC_PY_PUT_DONE) return marked;
   Py_buffer view;
   if (PyObject_GetBuffer(array, &view, PyBUF_SIMPLE) < 0) return RC_PY_PUT_RAISED;
@@ -112,7 +112,7 @@ enum rc_py_put rc_py_put_array(struct rc_py_encoding *encoding, PyObject *array)
   PyBuffer_Release(&view);
   if (!rc_py_part_add_buffer(encoding, array, RINGCAST_ITEM_BYTES)) return RC_PY_PUT_RAISED;
   encoding->parts[encoding->count - 1].flags = RINGCAST_ITEM_WITH_TYPECODE(typecode);
-  return put_tag_of(encoding, RINGCAST_TAG_PART_ARRAY, typecode);
+  return rc_py_put_tag_of(encoding, RINGCAST_TAG_PART_ARRAY, typecode);
 }
 
 /* ---- array.array, read ----------------------------------------------------------------------- */
@@ -176,6 +176,6 @@ PyObject *rc_py_get_part_array(struct rc_py_token_reader *reader, uint8_t typeco
   if (!part) return NULL;
   int fits = has_typecode(reader->state, part, typecode);
   if (fits < 0) return NULL;
-  if (!fits) return stream_damaged(reader, "a part of another kind");
+  if (!fits) return rc_py_stream_damaged(reader, "a part of another kind");
   return Py_NewRef(part);
 }

@@ -33,14 +33,15 @@ static PyObject *get_value(struct rc_py_token_reader *reader, int depth);
 
 static inline PyObject *get_ascii(struct rc_py_token_reader *reader, const uint8_t *data,
                                   size_t bytes) {
-  if (!rc_py_is_ascii(data, bytes)) return stream_damaged(reader, "its text is no ASCII");
+  if (!rc_py_is_ascii(data, bytes)) return rc_py_stream_damaged(reader, "its text is no ASCII");
   PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
   return text;
 }
 
 static PyObject *get_again(struct rc_py_token_reader *reader, uint64_t text) {
-  if (text >= reader->text_count) return stream_damaged(reader, "a text that was not there before");
+  if (text >= reader->text_count)
+    return rc_py_stream_damaged(reader, "a text that was not there before");
   return Py_NewRef(reader->texts[text]);
 }
 
@@ -64,7 +65,7 @@ static PyObject *get_frequent(struct rc_py_token_reader *reader, uint8_t tag, in
   case RINGCAST_TAG_FLOAT:
     if (left < sizeof(double)) break;
     reader->object.at = data + sizeof(double);
-    return get_float(data);
+    return rc_py_get_float(data);
   case RINGCAST_TAG_NAMED:
     if (left < 1 || *data >= 252 || *data > left - 1) break;
     reader->object.at = data + 1 + *data;
@@ -96,7 +97,7 @@ static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_to
   if (tag < RINGCAST_TAG_NONE) {
     const uint8_t *data = object->at + 1;
     size_t bytes = tag - RINGCAST_TAG_TEXT;
-    if (bytes > (size_t)(object->end - data)) return stream_damaged(reader, "it is cut off");
+    if (bytes > (size_t)(object->end - data)) return rc_py_stream_damaged(reader, "it is cut off");
     object->at += 1 + bytes;
     return get_ascii(reader, data, bytes);
   }
@@ -112,7 +113,7 @@ static inline __attribute__((always_inline)) PyObject *get_inner(struct rc_py_to
 /* Counts `count` values towards the stream's limit. */
 static inline bool take_values(struct rc_py_token_reader *reader, uint64_t count) {
   if (count > reader->values_left)
-    return stream_damaged(reader, "a container counts more than there is");
+    return rc_py_stream_damaged(reader, "a container counts more than there is");
   reader->values_left -= count;
   return true;
 }
@@ -175,10 +176,10 @@ static inline PyObject *get_key(struct rc_py_token_reader *reader, bool is_short
     PyObject *known = get_short_key(reader);
     if (known) return known;
   }
-  struct rc_py_span outer = rc_py_span_begin(reader->marked, depth);
+  struct rc_py_scope outer = rc_py_scope_begin(reader->marked, depth);
   PyObject *key = get_inner(reader, depth);
   if (key && !rc_py_may_hash(reader, key, depth)) Py_CLEAR(key);
-  rc_py_span_end(reader->marked, &outer);
+  rc_py_scope_end(reader->marked, &outer);
   return key;
 }
 
@@ -197,7 +198,7 @@ static inline bool get_pair(struct rc_py_token_reader *reader, PyObject *dict, b
   if (!key) return false;
   PyObject *value = get_inner(reader, depth);
   bool ok = value && PyDict_SetItem(dict, key, value) == 0;
-  if (value && !ok) stream_refused(reader, "a key of a dict");
+  if (value && !ok) rc_py_stream_refused(reader, "a key of a dict");
   Py_DECREF(key);
   Py_XDECREF(value);
   return ok;
@@ -217,7 +218,7 @@ static bool add_member(struct rc_py_token_reader *reader, PyObject *set, int dep
   PyObject *member = get_key(reader, false, depth);
   if (!member) return false;
   bool ok = PySet_Add(set, member) == 0;
-  if (!ok) stream_refused(reader, "a member of a set");
+  if (!ok) rc_py_stream_refused(reader, "a member of a set");
   Py_DECREF(member);
   return ok;
 }
@@ -246,7 +247,7 @@ static bool is_text_next(const struct rc_py_token_reader *reader) {
 static bool take_shape(struct rc_py_token_reader *reader, uint64_t count) {
   if (!take_values(reader, count)) return false;
   if (reader->shape_count == RINGCAST_MAX_SHAPES)
-    return stream_damaged(reader, "it has too many shapes");
+    return rc_py_stream_damaged(reader, "it has too many shapes");
   struct rc_py_shape *shape = &reader->shapes[reader->shape_count];
   *shape = (struct rc_py_shape){.keys = PyTuple_New((Py_ssize_t)count)};
   reader->shape_count++;
@@ -255,20 +256,21 @@ static bool take_shape(struct rc_py_token_reader *reader, uint64_t count) {
   shape->dict = PyDict_New();
   if (!shape->dict) return false;
   for (uint64_t i = 0; i < count; i++) {
-    if (!is_text_next(reader)) return stream_damaged(reader, "a key of a shape that is no str");
+    if (!is_text_next(reader))
+      return rc_py_stream_damaged(reader, "a key of a shape that is no str");
     PyObject *key = get_key(reader, true, 0);
     if (!key) return false;
     PyTuple_SET_ITEM(shape->keys, (Py_ssize_t)i, key);
     if (PyDict_SetItem(shape->dict, key, Py_None) < 0) return false;
   }
   return PyDict_GET_SIZE(shape->dict) == (Py_ssize_t)count ||
-         stream_damaged(reader, "a key of a shape twice");
+         rc_py_stream_damaged(reader, "a key of a shape twice");
 }
 
 /* A copy of the shape's dict has the complete table of keys, and need not grow. */
 static PyObject *get_record(struct rc_py_token_reader *reader, uint64_t number, int depth) {
   if (number >= reader->shape_count)
-    return stream_damaged(reader, "a shape that was not there before");
+    return rc_py_stream_damaged(reader, "a shape that was not there before");
   const struct rc_py_shape *shape = &reader->shapes[number];
   Py_ssize_t count = PyTuple_GET_SIZE(shape->keys);
   if (!take_values(reader, (uint64_t)count)) return NULL;
@@ -300,17 +302,17 @@ static bool get_values(struct rc_py_token_reader *reader, Py_ssize_t count, int 
 static PyObject *get_bounds(struct rc_py_token_reader *reader, const struct ringcast_token *token,
                             int depth) {
   PyObject *bounds[3], *made = NULL;
-  struct rc_py_span outer = rc_py_span_begin(reader->marked, depth);
+  struct rc_py_scope outer = rc_py_scope_begin(reader->marked, depth);
   if (!get_values(reader, 3, depth, bounds)) return NULL;
   if (token->tag == RINGCAST_TAG_SLICE) {
     if (rc_py_is_shallow(reader, depth)) made = PySlice_New(bounds[0], bounds[1], bounds[2]);
   } else {
     made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2],
                                         NULL);
-    if (!made) stream_refused(reader, "the bounds of a range");
+    if (!made) rc_py_stream_refused(reader, "the bounds of a range");
   }
   for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
-  rc_py_span_end(reader->marked, &outer);
+  rc_py_scope_end(reader->marked, &outer);
   return made;
 }
 
@@ -325,13 +327,13 @@ static bool state_is_good(struct rc_py_token_reader *reader, uint8_t number, PyO
 
 static PyObject *get_kind(struct rc_py_token_reader *reader, uint8_t number, int depth) {
   if (!take_values(reader, 1)) return NULL;
-  struct rc_py_span outer = rc_py_span_begin(reader->marked, depth);
+  struct rc_py_scope outer = rc_py_scope_begin(reader->marked, depth);
   const uint8_t *from = reader->object.at;
   PyObject *plain = get_inner(reader, depth), *made = NULL;
   if (plain && state_is_good(reader, number, plain, from, depth)) {
     made = rc_py_standard_make(reader->state, number, plain, &reader->marked->dtypes);
   }
-  rc_py_span_end(reader->marked, &outer);
+  rc_py_scope_end(reader->marked, &outer);
   Py_XDECREF(plain);
   return made;
 }
@@ -342,10 +344,10 @@ static PyObject *get_kind(struct rc_py_token_reader *reader, uint8_t number, int
  * many in a row at any depth. */
 static bool take_class(struct rc_py_token_reader *reader, const struct ringcast_token *token) {
   if (reader->class_count == RINGCAST_MAX_CLASSES)
-    return stream_damaged(reader, "it has too many classes");
+    return rc_py_stream_damaged(reader, "it has too many classes");
   struct rc_py_class *class = rc_py_class_find(reader->state, reader->classes, token->kind,
                                                token->data, token->count, reader->may_import);
-  if (!class) return stream_refused(reader, "a class");
+  if (!class) return rc_py_stream_refused(reader, "a class");
   reader->class[reader->class_count++] = class;
   return true;
 }
@@ -376,7 +378,7 @@ static PyObject *get_member(struct rc_py_token_reader *reader, const struct rc_p
   } else if (PyLong_CheckExact(name)) {
     member = rc_py_class_member(reader->state, class, name);
   } else {
-    member = stream_damaged(reader, "the name of an enum's member");
+    member = rc_py_stream_damaged(reader, "the name of an enum's member");
   }
   Py_DECREF(name);
   return member;
@@ -405,22 +407,22 @@ static bool get_fields(struct rc_py_token_reader *reader, const struct rc_py_cla
 static PyObject *get_instance(struct rc_py_token_reader *reader, const struct ringcast_token *token,
                               int depth) {
   if (token->count >= reader->class_count)
-    return stream_damaged(reader, "a class that it has not told of");
+    return rc_py_stream_damaged(reader, "a class that it has not told of");
   const struct rc_py_class *class = reader->class[token->count];
   if ((class->kind == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) {
-    return stream_damaged(reader, "an enum that is none");
+    return rc_py_stream_damaged(reader, "an enum that is none");
   }
   if (class->kind == RINGCAST_CLASS_ENUM) return get_member(reader, class, depth);
   struct rc_py_fields fields;
   PyObject *made = NULL;
   Py_ssize_t count = rc_py_class_values(class);
   if (!take_values(reader, (uint64_t)count) || !rc_py_fields_alloc(&fields, count)) return NULL;
-  struct rc_py_span before = reader->marked->span;
+  struct rc_py_scope before = reader->marked->scope;
   if (get_fields(reader, class, depth, fields.values))
     made = rc_py_class_make(reader->state, class, fields.values);
   hashfunc hash = class->type->tp_hash;
   bool is_opaque = hash == PyBaseObject_Type.tp_hash || hash == PyObject_HashNotImplemented;
-  if (is_opaque) reader->marked->span = before; /* no hash looks inside */
+  if (is_opaque) reader->marked->scope = before; /* no hash looks inside */
   rc_py_fields_free(&fields);
   return made;
 }
@@ -442,7 +444,8 @@ static PyObject *get_container(struct rc_py_token_reader *reader,
   case RINGCAST_TAG_KIND: return get_kind(reader, token->kind, depth + 1);
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER: return get_instance(reader, token, depth + 1);
-  default: return stream_damaged(reader, "a container of a kind that this version does not know");
+  default:
+    return rc_py_stream_damaged(reader, "a container of a kind that this version does not know");
   }
 }
 
@@ -464,13 +467,13 @@ static PyObject *get_rare(struct rc_py_token_reader *reader, const struct ringca
   case RINGCAST_TAG_PART_ARRAY: return rc_py_get_part_array(reader, token->kind);
   case RINGCAST_TAG_LEAF: return rc_py_get_leaf(reader, token->count);
   case RINGCAST_TAG_ITEM: return rc_py_get_item(reader, token->count);
-  default: return stream_damaged(reader, "a value of a kind that this version does not know");
+  default: return rc_py_stream_damaged(reader, "a value of a kind that this version does not know");
   }
 }
 
 static bool next_token(struct rc_py_token_reader *reader, struct ringcast_token *out) {
   if (ringcast_token_read(&reader->object, out) == 0) return true;
-  stream_damaged(reader, "a value is cut off, or of a kind that this version does not know");
+  rc_py_stream_damaged(reader, "a value is cut off, or of a kind that this version does not know");
   return false;
 }
 
@@ -486,7 +489,7 @@ static inline PyObject *get_token(struct rc_py_token_reader *reader,
   case RINGCAST_TAG_NONE: return Py_NewRef(Py_None);
   case RINGCAST_TAG_FALSE: return Py_NewRef(Py_False);
   case RINGCAST_TAG_TRUE: return Py_NewRef(Py_True);
-  case RINGCAST_TAG_FLOAT: return get_float(token->data);
+  case RINGCAST_TAG_FLOAT: return rc_py_get_float(token->data);
   case RINGCAST_TAG_BYTES:
     return PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   case RINGCAST_TAG_BACK: return rc_py_get_back(reader, token->count, depth);
@@ -515,10 +518,10 @@ static inline bool is_prefix(uint8_t tag) {
 static PyObject *get_prefixed(struct rc_py_token_reader *reader, struct ringcast_token *token,
                               int depth) {
   Py_ssize_t number = -1;
-  struct rc_py_span outer;
+  struct rc_py_scope outer;
   while (is_prefix(token->tag)) {
     if (token->tag == RINGCAST_TAG_MARK) {
-      if (number >= 0) return stream_damaged(reader, "a mark of a mark");
+      if (number >= 0) return rc_py_stream_damaged(reader, "a mark of a mark");
       number = rc_py_mark_begin(reader, depth, &outer);
       if (number < 0) return NULL;
     } else if (token->tag == RINGCAST_TAG_CLASS) {
@@ -529,7 +532,7 @@ static PyObject *get_prefixed(struct rc_py_token_reader *reader, struct ringcast
     if (!next_token(reader, token)) return NULL;
   }
   if (number >= 0 && token->tag == RINGCAST_TAG_BACK)
-    return stream_damaged(reader, "a mark of what was marked");
+    return rc_py_stream_damaged(reader, "a mark of what was marked");
   PyObject *value = get_token(reader, token, depth);
   if (value && number >= 0) rc_py_mark_end(reader, number, value, depth, &outer);
   return value;
@@ -558,7 +561,7 @@ PyObject *rc_py_read_tokens(struct rc_py_token_reader *reader) {
   if (!value) return NULL;
   if (reader->object.at != reader->object.end || reader->next_part != reader->part_count) {
     Py_DECREF(value);
-    return stream_damaged(reader, "there is more in it than its value");
+    return rc_py_stream_damaged(reader, "there is more in it than its value");
   }
   return value;
 }

@@ -41,7 +41,7 @@ static inline bool small_tag(PyObject *value, uint8_t *out) {
     *out = RINGCAST_TAG_TRUE;
   } else {
     int64_t number;
-    if (!PyLong_CheckExact(value) || !int_value(value, &number)) return false;
+    if (!PyLong_CheckExact(value) || !rc_py_int_value(value, &number)) return false;
     if (number < 0 || number >= RINGCAST_TAG_TEXT) return false;
     *out = (uint8_t)number;
   }
@@ -52,7 +52,7 @@ static enum rc_py_put put_leaf(struct rc_py_encoding *encoding, PyObject *value,
                                struct rc_py_step *step) {
   Py_ssize_t leaf = rc_py_leaf_add(encoding, value, step);
   if (leaf < 0) return RC_PY_PUT_RAISED;
-  return put_head(encoding, RINGCAST_TAG_LEAF, (uint64_t)leaf);
+  return rc_py_put_head(encoding, RINGCAST_TAG_LEAF, (uint64_t)leaf);
 }
 
 /* Writes a value inside the container of `step`. Consumes a reference to the value, because Python
@@ -62,12 +62,12 @@ static inline enum rc_py_put put_inner(struct rc_py_encoding *encoding, PyObject
   uint8_t tag;
   if (small_tag(value, &tag)) {
     Py_DECREF(value);
-    return put_tag(encoding, tag);
+    return rc_py_put_tag(encoding, tag);
   }
   enum rc_py_put put = put_value(encoding, value, step);
   if (put == RC_PY_PUT_LEAF) put = put_leaf(encoding, value, step);
   Py_DECREF(value);
-  return put_done(put);
+  return rc_py_put_done(put);
 }
 
 static enum rc_py_put raise_too_deep(struct rc_py_step *step) {
@@ -94,7 +94,7 @@ static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject
     if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
     if (!rc_py_stack_has_room(&encoding->stack_floor, 0)) return raise_too_deep(up);
   }
-  return mark(encoding, container, up);
+  return rc_py_mark(encoding, container, up);
 }
 
 /* After a failure: the value is left to pickle, unless an exception says otherwise. */
@@ -130,7 +130,7 @@ static inline enum rc_py_put put_items_head(struct rc_py_encoding *encoding, uin
     if (packed != RC_PY_PUT_LEAF) return packed;
   }
   if (put != RC_PY_PUT_DONE) return put;
-  return put_head(encoding, tag, (uint64_t)count);
+  return rc_py_put_head(encoding, tag, (uint64_t)count);
 }
 
 static inline enum rc_py_put put_list_items(struct rc_py_encoding *encoding, PyObject *list,
@@ -159,7 +159,7 @@ static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
   PyObject **items = ((PyTupleObject *)tuple)->ob_item;
   if (count == 0)
-    return put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* the empty tuple is a singleton */
+    return rc_py_put_head(encoding, RINGCAST_TAG_TUPLE, 0); /* the empty tuple is a singleton */
   enum rc_py_put put = put_items_head(encoding, RINGCAST_TAG_TUPLE, tuple, items, count, &step, up);
   for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
     put = put_inner(encoding, Py_NewRef(PyTuple_GET_ITEM(tuple, step.index)), &step);
@@ -169,7 +169,7 @@ static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple
 
 static enum rc_py_put put_shape(struct rc_py_encoding *encoding, PyObject *keys) {
   Py_ssize_t count = PyTuple_GET_SIZE(keys);
-  enum rc_py_put put = put_head(encoding, RINGCAST_TAG_SHAPE, (uint64_t)count);
+  enum rc_py_put put = rc_py_put_head(encoding, RINGCAST_TAG_SHAPE, (uint64_t)count);
   for (Py_ssize_t i = 0; put == RC_PY_PUT_DONE && i < count; i++) {
     put = rc_py_put_text(encoding, PyTuple_GET_ITEM(keys, i));
   }
@@ -183,7 +183,7 @@ static enum rc_py_put put_record(struct rc_py_encoding *encoding, PyObject *dict
   Py_ssize_t position = 0, count = PyTuple_GET_SIZE(keys), done = 0;
   enum rc_py_put put = RC_PY_PUT_DONE;
   if (shape->is_new) put = put_shape(encoding, keys);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_RECORD, shape->number);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_RECORD, shape->number);
   step->index = RC_PY_STEP_KEY;
   for (; put == RC_PY_PUT_DONE && done < count; done++) {
     bool is_same =
@@ -202,7 +202,7 @@ static enum rc_py_put put_pairs(struct rc_py_encoding *encoding, PyObject *dict,
                                 struct rc_py_step *step, Py_ssize_t place) {
   PyObject *key, *value;
   Py_ssize_t position = 0, count = PyDict_GET_SIZE(dict), done = 0;
-  enum rc_py_put put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
+  enum rc_py_put put = rc_py_put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
   while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
     done++;
     if (done > count) break;
@@ -250,7 +250,7 @@ static enum rc_py_put put_set(struct rc_py_encoding *encoding, PyObject *set, st
   if (put != RC_PY_PUT_DONE) return put;
   PyObject *members = PyObject_GetIter(set);
   if (!members) return RC_PY_PUT_RAISED;
-  put = put_head(encoding, tag, (uint64_t)count);
+  put = rc_py_put_head(encoding, tag, (uint64_t)count);
   step.index = RC_PY_STEP_MEMBER;
   while (put == RC_PY_PUT_DONE) {
     PyObject *member = PyIter_Next(members);
@@ -271,7 +271,7 @@ static enum rc_py_put put_bounds(struct rc_py_encoding *encoding, PyObject *boun
   static const char *const names[] = {"start", "stop", "step"};
   struct rc_py_step step;
   enum rc_py_put put = step_into(encoding, bounds, up, &step);
-  if (put == RC_PY_PUT_DONE) put = put_tag(encoding, tag);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_tag(encoding, tag);
   step.index = RC_PY_STEP_FIELD;
   for (int i = 0; put == RC_PY_PUT_DONE && i < 3; i++) {
     step.key = PyUnicode_FromString(names[i]);
@@ -293,7 +293,7 @@ static enum rc_py_put put_own_list(struct rc_py_encoding *encoding, PyObject *li
   enum rc_py_put put =
       put_numbers(encoding, RINGCAST_TAG_LIST, ((PyListObject *)list)->ob_item, count);
   if (put != RC_PY_PUT_LEAF) return put;
-  put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
+  put = rc_py_put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
   if (put != RC_PY_PUT_DONE) return put;
   return put_list_items(encoding, list, count, step);
 }
@@ -301,9 +301,9 @@ static enum rc_py_put put_own_list(struct rc_py_encoding *encoding, PyObject *li
 static enum rc_py_put put_contents(struct rc_py_encoding *encoding, int number,
                                    const struct rc_py_contents *contents, struct rc_py_step *step) {
   PyObject *items = contents->items;
-  enum rc_py_put put = put_tag_of(encoding, RINGCAST_TAG_KIND, number);
+  enum rc_py_put put = rc_py_put_tag_of(encoding, RINGCAST_TAG_KIND, number);
   if (put == RC_PY_PUT_DONE && contents->head) {
-    put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+    put = rc_py_put_head(encoding, RINGCAST_TAG_TUPLE, 2);
     if (put == RC_PY_PUT_DONE) put = put_inner(encoding, Py_NewRef(contents->head), step);
   }
   if (put != RC_PY_PUT_DONE) return put;
@@ -313,7 +313,7 @@ static enum rc_py_put put_contents(struct rc_py_encoding *encoding, int number,
 
 static enum rc_py_put put_plain_standard(struct rc_py_encoding *encoding, PyObject *value,
                                          int number) {
-  enum rc_py_put put = mark(encoding, value, NULL);
+  enum rc_py_put put = rc_py_mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put;
   put = rc_py_put_standard(encoding, number, value);
   if (put == RC_PY_PUT_LEAF) return rc_py_unmark(encoding, value);
@@ -346,15 +346,15 @@ static inline enum rc_py_put put_class(struct rc_py_encoding *encoding, struct r
   if (class->serial == encoding->serial) return RC_PY_PUT_DONE;
   if (encoding->classes == RINGCAST_MAX_CLASSES) return RC_PY_PUT_LEAF;
   size_t bytes = (size_t)PyBytes_GET_SIZE(class->text);
-  uint8_t *at = stream_at(encoding, HEAD + 1 + bytes);
+  uint8_t *at = rc_py_stream_at(encoding, HEAD + 1 + bytes);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_CLASS;
   *at++ = class->kind;
-  at = write_count(at, bytes);
+  at = rc_py_write_count(at, bytes);
   memcpy(at, PyBytes_AS_STRING(class->text), bytes);
   class->serial = encoding->serial;
   class->number = encoding->classes++;
-  return stream_end(encoding, at + bytes);
+  return rc_py_stream_end(encoding, at + bytes);
 }
 
 /* Writes a composite member of a Flag by its value. LEAF: any other member that the class has under
@@ -364,7 +364,7 @@ static enum rc_py_put put_composite(struct rc_py_encoding *encoding, PyObject *m
   PyObject *value = rc_py_class_composite(encoding->state, member);
   if (!value) return left_or_raised();
   enum rc_py_put put = put_class(encoding, class);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
   if (put == RC_PY_PUT_DONE) put = rc_py_put_int(encoding, value);
   Py_DECREF(value);
   return put;
@@ -379,7 +379,7 @@ static enum rc_py_put put_member_of(struct rc_py_encoding *encoding, PyObject *m
     return put_composite(encoding, member, class);
   }
   enum rc_py_put put = put_class(encoding, class);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
   if (put == RC_PY_PUT_DONE) put = rc_py_put_text(encoding, name);
   return put;
 }
@@ -402,12 +402,12 @@ static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *memb
 
 static enum rc_py_put put_element(struct rc_py_encoding *encoding, struct ringcast_dtype dtype,
                                   const Py_buffer *view) {
-  uint8_t *at = stream_at(encoding, 1 + sizeof dtype + (size_t)view->len);
+  uint8_t *at = rc_py_stream_at(encoding, 1 + sizeof dtype + (size_t)view->len);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_SCALAR;
   memcpy(at, &dtype, sizeof dtype);
   memcpy(at + sizeof dtype, view->buf, (size_t)view->len);
-  return stream_end(encoding, at + sizeof dtype + view->len);
+  return rc_py_stream_end(encoding, at + sizeof dtype + view->len);
 }
 
 /* Of NumPy. */
@@ -428,7 +428,7 @@ static enum rc_py_put put_scalar(struct rc_py_encoding *encoding, PyObject *scal
  * instance. None: no __dict__. */
 static enum rc_py_put put_attributes(struct rc_py_encoding *encoding, PyObject *dict,
                                      struct rc_py_step *step) {
-  if (dict == Py_None) return put_tag(encoding, RINGCAST_TAG_NONE);
+  if (dict == Py_None) return rc_py_put_tag(encoding, RINGCAST_TAG_NONE);
   step->depth++;
   return put_pairs(encoding, dict, step, RC_PY_STEP_FIELD);
 }
@@ -441,7 +441,7 @@ static enum rc_py_put put_fields(struct rc_py_encoding *encoding, struct rc_py_c
   bool is_too_deep = has_attributes && step->depth == RINGCAST_MAX_DEPTH;
   enum rc_py_put put = RC_PY_PUT_LEAF;
   if (!is_too_deep) put = put_class(encoding, class);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_OBJECT, class->number);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_OBJECT, class->number);
   step->index = RC_PY_STEP_FIELD;
   for (Py_ssize_t i = 0; i < count; i++) {
     step->key = PyTuple_GET_ITEM(class->names, i);
@@ -450,7 +450,7 @@ static enum rc_py_put put_fields(struct rc_py_encoding *encoding, struct rc_py_c
     } else if (values[i]) {
       put = put_inner(encoding, values[i], step);
     } else {
-      put = put_tag(encoding, RINGCAST_TAG_ABSENT);
+      put = rc_py_put_tag(encoding, RINGCAST_TAG_ABSENT);
     }
   }
   if (has_attributes) {
@@ -552,5 +552,5 @@ static bool begin_stream(struct rc_py_encoding *encoding) {
 enum rc_py_put rc_py_write_tokens(struct rc_py_encoding *encoding, PyObject *value,
                                   struct rc_py_step *root) {
   if (!begin_stream(encoding)) return RC_PY_PUT_RAISED;
-  return put_done(put_value(encoding, value, root));
+  return rc_py_put_done(put_value(encoding, value, root));
 }

@@ -43,17 +43,18 @@ static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_
  * usual cache on. */
 enum { RC_PY_RECEIVED_PAST_CACHE = 8 << 20 };
 
-/* `is_spilled`: source or destination is in spill memory. */
-static inline void rc_py_copy_of(bool is_spilled, void *to, const void *from, size_t bytes) {
+/* With the GIL or without. `is_spilled`: source or destination is in spill memory. */
+static inline void rc_py_copy_bytes(bool is_spilled, void *to, const void *from, size_t bytes) {
   enum { PAST_CACHE = 1 << 20 };
   if (is_spilled && bytes >= PAST_CACHE) rc_py_copy_past_cache(to, from, bytes);
   else if (bytes) memcpy(to, from, bytes);
 }
 
-/* The same without the GIL, if there is much to copy. */
-static inline void rc_py_copy(bool is_spilled, void *to, const void *from, size_t bytes) {
+/* Called with the GIL, which it hands over meanwhile if there is much to copy. */
+static inline void rc_py_copy_maybe_without_gil(bool is_spilled, void *to, const void *from,
+                                                size_t bytes) {
   PyThreadState *thread = bytes > RC_PY_COPY_WITH_GIL ? PyEval_SaveThread() : NULL;
-  rc_py_copy_of(is_spilled, to, from, bytes);
+  rc_py_copy_bytes(is_spilled, to, from, bytes);
   if (thread) PyEval_RestoreThread(thread);
 }
 

@@ -42,7 +42,8 @@ static bool copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t
     return false;
   }
   decoding->copy_bytes += bytes;
-  decoding->copies[decoding->copy_count++] = (struct rc_py_copy){.from = from, .bytes = bytes};
+  decoding->copies[decoding->copy_count++] =
+      (struct rc_py_pending_copy){.from = from, .bytes = bytes};
   return true;
 }
 
@@ -475,16 +476,17 @@ static bool take_all(struct rc_py_decoding *decoding) {
   return ok;
 }
 
-static bool is_spilled(const struct rc_py_holder *holder, const struct ringcast_frame *frame) {
-  return holder && frame->bytes > holder->ring_frame;
+/* False also without a receiver, whose ring's limit is not known. */
+static bool is_spilled(const struct rc_py_receiver *receiver, const struct ringcast_frame *frame) {
+  return receiver && frame->bytes > receiver->ring_frame;
 }
 
 static void copy_all(const struct rc_py_decoding *decoding) {
-  bool spilled = is_spilled(decoding->holder, decoding->whole);
+  bool spilled = is_spilled(decoding->receiver, decoding->whole);
   for (size_t i = 0; i < decoding->copy_count; i++) {
-    const struct rc_py_copy *copy = &decoding->copies[i];
+    const struct rc_py_pending_copy *copy = &decoding->copies[i];
     bool is_large = spilled && copy->bytes >= RC_PY_RECEIVED_PAST_CACHE;
-    rc_py_copy_of(is_large, copy->to, copy->from, copy->bytes);
+    rc_py_copy_bytes(is_large, copy->to, copy->from, copy->bytes);
   }
 }
 
@@ -568,7 +570,7 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                                 const struct rc_py_decode_options *options, uint32_t *tag) {
   struct rc_py_decoding decoding = {.state = state,
                                     .reader = options->reader,
-                                    .holder = options->holder,
+                                    .receiver = options->receiver,
                                     .whole = frame,
                                     .classes = options->classes,
                                     .allow_pickle = options->allow_pickle,
@@ -596,7 +598,8 @@ PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *f
                             frame->kind);
   }
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
-  bool spilled = is_spilled(options->holder, frame);
-  if (bytes) rc_py_copy(spilled, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  bool spilled = is_spilled(options->receiver, frame);
+  if (bytes)
+    rc_py_copy_maybe_without_gil(spilled, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return bytes;
 }

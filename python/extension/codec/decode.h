@@ -7,10 +7,12 @@
 
 struct rc_py_decode_options {
   const ringcast_reader *reader; /* checked before code runs; NULL: the frame can't change */
-  struct rc_py_holder *holder;   /* NULL: tensors of a device arrive on the CPU */
-  PyObject **classes;            /* classes received: the cache of classes.c */
-  bool allow_pickle;             /* false: a frame with a pickle is refused */
-  struct rc_py_hold *hold;       /* of arrays that stay in the frame; NULL: arrays are copied */
+  /* NULL: tensors of a device arrive on the CPU, and no copy goes past the cache, as nobody says
+   * which frames lie in spill memory. */
+  struct rc_py_receiver *receiver;
+  PyObject **classes;      /* classes received: the cache of classes.c */
+  bool allow_pickle;       /* false: a frame with a pickle is refused */
+  struct rc_py_hold *hold; /* of arrays that stay in the frame; NULL: arrays are copied */
   const struct rc_py_selection *selection; /* of a dict, only the selected entries; NULL: all */
   uint64_t *arrays;                        /* set to the bytes of the large arrays; may be NULL */
   bool is_last;                            /* the frame is given back next, without further reads */

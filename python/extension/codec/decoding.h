@@ -21,15 +21,16 @@ struct rc_py_map {
   int32_t device; /* -1: the current device */
 };
 
-/* The holder of the decoded frame, for tensors of a CUDA device: a Reader. For the calls see
+/* The receiver of the decoded frame, for tensors of a CUDA device: a Reader. For the calls see
  * codec/device.h. */
-struct rc_py_holder {
+struct rc_py_receiver {
   uint64_t ring_frame; /* a frame with more bytes lies in spill memory */
   struct rc_py_map map;
-  const struct rc_py_holder_calls *calls;
+  const struct rc_py_receiver_calls *calls;
 };
 
-struct rc_py_copy {
+/* A copy out of the frame, to be done once all memory is allocated. */
+struct rc_py_pending_copy {
   void *to;
   const void *from;
   uint64_t bytes;
@@ -58,7 +59,7 @@ struct rc_py_decoding {
   uint32_t items; /* values seen so far */
   enum rc_py_phase phase;
   PyObject *result; /* the dict, or the value */
-  struct rc_py_copy *copies;
+  struct rc_py_pending_copy *copies;
   size_t copy_count, copy_room;
   uint64_t taken; /* bytes of the frame turned into keys, text and copies */
   uint64_t copy_bytes;
@@ -73,11 +74,11 @@ struct rc_py_decoding {
   PyObject **classes;
   const ringcast_reader *reader; /* NULL: the frame can't change */
   bool allow_pickle;
-  struct rc_py_hold *hold; /* `hold` and `holder` as in struct rc_py_decode_options */
+  struct rc_py_hold *hold; /* `hold` and `receiver` as in struct rc_py_decode_options */
   const struct rc_py_selection *selection;
   uint64_t arrays;            /* total bytes of arrays of RC_PY_RETAIN_LEAST or more */
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
-  struct rc_py_holder *holder;
+  struct rc_py_receiver *receiver;
   const struct ringcast_frame *whole; /* the frame as the Reader holds it */
   struct rc_py_fetching *device;      /* NULL: no tensor from or for a device yet */
   bool device_failed, is_last;
@@ -101,8 +102,8 @@ static inline bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t by
 static inline bool rc_py_device_wants(const struct rc_py_decoding *decoding,
                                       const struct ringcast_item *item) {
   if (item->flags & RINGCAST_ITEM_CUDA) return true;
-  return item->flags & RINGCAST_ITEM_TORCH && decoding->holder &&
-         decoding->holder->map.to == RC_PY_MAP_CUDA;
+  return item->flags & RINGCAST_ITEM_TORCH && decoding->receiver &&
+         decoding->receiver->map.to == RC_PY_MAP_CUDA;
 }
 
 /* The sender's library; if unknown, NumPy, provided that NumPy has the dtype. */

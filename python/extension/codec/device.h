@@ -56,16 +56,16 @@ struct rc_py_arrival {
   struct rc_py_stream stream; /* the stream of the first read of the frame; kept by the take */
   uint64_t pool_bytes;        /* of the writer's pool */
 };
-struct rc_py_holder_calls {
+struct rc_py_receiver_calls {
   /* Gives reader and device. 1; 0: there is no device, and the CPU will do; -1: raised. `in_pool`:
    * the CPU won't. */
-  int (*open)(struct rc_py_holder *holder, bool in_pool, struct rc_py_arrival *out);
+  int (*open)(struct rc_py_receiver *receiver, bool in_pool, struct rc_py_arrival *out);
   /* Begins to read the frame in the order of `stream`, unless begun, and fills in the rest. False:
    * raised. */
-  bool (*begin)(struct rc_py_holder *holder, const struct ringcast_frame *frame,
+  bool (*begin)(struct rc_py_receiver *receiver, const struct ringcast_frame *frame,
                 const struct rc_py_stream *stream, struct rc_py_arrival *out);
   /* A signal ended the copy of the frame. */
-  void (*interrupt)(struct rc_py_holder *holder);
+  void (*interrupt)(struct rc_py_receiver *receiver);
 };
 
 /* The item's tensor; rc_py_device_copy fetches the bytes. NULL: raised, or, with nothing raised,

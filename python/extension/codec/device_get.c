@@ -150,20 +150,20 @@ static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast
 /* 1: the device is open; 0: no device for the frame; -1: raised. */
 static int open_device(struct rc_py_decoding *decoding, const struct ringcast_item *item,
                        struct rc_py_fetching *device) {
-  struct rc_py_holder *holder = decoding->holder;
+  struct rc_py_receiver *receiver = decoding->receiver;
   bool in_pool = decoding->frame.device_epoch;
-  if (!holder && !in_pool) return 0;
-  if (!holder) {
+  if (!receiver && !in_pool) return 0;
+  if (!receiver) {
     rc_py_raise_text(decoding->state, ENODEV,
                      RC_PY_ELSEWHERE "not in the frame: only a Reader gets at them");
     return -1;
   }
-  int opened = holder->calls->open(holder, in_pool, &device->at);
+  int opened = receiver->calls->open(receiver, in_pool, &device->at);
   if (opened <= 0) return opened;
-  device->to_host = holder->map.to == RC_PY_MAP_CPU;
+  device->to_host = receiver->map.to == RC_PY_MAP_CPU;
   struct rc_py_stream stream = {NULL, NULL};
   if (!device->to_host && !choose_stream(decoding, item, device->at.device, &stream)) return -1;
-  bool begun = holder->calls->begin(holder, decoding->whole, &stream, &device->at);
+  bool begun = receiver->calls->begin(receiver, decoding->whole, &stream, &device->at);
   Py_XDECREF(stream.keep);
   if (!begun) return -1;
   device->pool_left = device->at.pool_bytes;
@@ -201,7 +201,7 @@ static int copy_some(struct rc_py_decoding *decoding, struct ringcast_gpu_copy *
     Py_END_ALLOW_THREADS
     if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
     if (PyErr_CheckSignals() < 0) {
-      decoding->holder->calls->interrupt(decoding->holder);
+      decoding->receiver->calls->interrupt(decoding->receiver);
       return RC_PY_RAISED;
     }
   }

@@ -61,7 +61,7 @@ static void parts_drop(struct rc_py_encoding *encoding) {
   encoding->has_streams = false;
   encoding->is_loose = false;
   Py_CLEAR(encoding->leaves);
-  Py_CLEAR(encoding->holders);
+  Py_CLEAR(encoding->leaf_containers);
   encoding->noted = 0;
   if (encoding->repeats) rc_py_repeats_clear(encoding->repeats);
 }
@@ -203,7 +203,8 @@ static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, 
                                  PyObject *root) {
   encoding->pickled = true;
   PyObject *data, *buffers;
-  int dumped = rc_py_leaves_dump(encoding->state, object, root, encoding->holders, &data, &buffers);
+  int dumped =
+      rc_py_leaves_dump(encoding->state, object, root, encoding->leaf_containers, &data, &buffers);
   if (dumped < 0) return RC_PY_PUT_RAISED;
   if (dumped == 0) return RC_PY_PUT_CYCLE;
   struct rc_py_part *part = &encoding->parts[index];
@@ -227,7 +228,7 @@ static int describe_plain(struct rc_py_encoding *encoding, size_t index, struct 
   int described = describe_scalar(part);
   if (described != 0) return described;
   struct rc_py_source source = {.keep = NULL};
-  part->kind = RINGCAST_ITEM_OBJECT;
+  part->kind = RINGCAST_ITEM_OBJECT; /* or a LEAF, as is known once its stream is written */
   described = rc_py_part_tensor(encoding, part->value, step, &source, &part->bytes);
   if (described > 0) {
     part->kind = RINGCAST_ITEM_TENSOR;
@@ -415,9 +416,9 @@ static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {
     if (!part->bytes || (is_tensor && (part->source.is_on_device || part->source.is_empty)))
       continue;
     if (!is_tensor) {
-      rc_py_copy_of(is_spilled, part->out, part->data, part->bytes);
+      rc_py_copy_bytes(is_spilled, part->out, part->data, part->bytes);
     } else if (is_in_order(&part->source.tensor)) {
-      rc_py_copy_of(is_spilled, part->out, part->source.tensor.data, part->bytes);
+      rc_py_copy_bytes(is_spilled, part->out, part->source.tensor.data, part->bytes);
     } else {
       rc = ringcast_tensor_pack(&part->source.tensor, part->out);
     }
@@ -441,7 +442,7 @@ static int copy_and_hash(const struct rc_py_encoding *encoding,
       rc = rc_py_hash_pack(encoding->state, &tensor, part->bytes, part->out, encoding->hash, &hash);
       if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
     } else if (part->bytes) {
-      rc_py_copy(false, part->out, part->data, part->bytes);
+      rc_py_copy_maybe_without_gil(false, part->out, part->data, part->bytes);
     }
   }
   return rc;
@@ -473,12 +474,13 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc < 0) return rc;
-  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
+  rc_py_spans_phase(encoding->trace, RC_PY_PHASE_COPY);
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);
     if (rc < 0) return rc;
     return ringcast_build_end(&builder, out_bytes);
   }
+  /* The header may come before the data: nothing is published before the commit, and then all. */
   rc = ringcast_build_end(&builder, out_bytes);
   if (rc < 0) return rc;
   return copy_all(encoding, is_spilled);
@@ -486,13 +488,13 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, bool is_spilled,
 
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag,
-                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
+                                const struct ringcast_gpu_extent *extent, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
-  if (rc == 0 && lease)
-    rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
-  rc_py_spans_phase(encoding->call, RC_PY_SPAN_COPY);
-  if (rc == 0 && !lease) rc = rc_py_device_fetch(encoding, gpu);
+  if (rc == 0 && extent)
+    rc = ringcast_build_device(&builder, extent->slot, extent->epoch, extent->generation);
+  rc_py_spans_phase(encoding->trace, RC_PY_PHASE_COPY);
+  if (rc == 0 && !extent) rc = rc_py_device_fetch(encoding, gpu);
   if (rc < 0) return rc;
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);

@@ -5,7 +5,7 @@
 
 #include "python/extension/tensors.h"
 
-struct rc_py_call;
+struct rc_py_trace;
 struct rc_py_place;
 
 /* An entry of the frame to be. */
@@ -14,15 +14,15 @@ struct rc_py_part {
   PyObject *value; /* keeps `utf8` and `data` alive */
   const char *utf8;
   Py_ssize_t utf8_bytes;
-  enum ringcast_item_kind kind;
+  enum ringcast_item_kind kind; /* OBJECT also while it is not yet known whether it is a LEAF */
   uint32_t flags;
   union {
-    int64_t i;
+    int64_t i; /* of an OBJECT, until place_streams: the offset of the stream */
     double f;
     uint64_t in_pool; /* of a tensor on a device, where */
   } scalar;
   struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
-  /* NULL for an OBJECT until all streams are written: scalar.i is then the offset of the stream. */
+  /* NULL for an OBJECT until all streams are written and none moves any more. */
   const void *data;
   uint64_t bytes;
   uint32_t first_part, parts;      /* of an OBJECT */
@@ -36,7 +36,7 @@ enum rc_py_sends_from { RC_PY_FROM_NONE = -3, RC_PY_FROM_EACH = -2, RC_PY_FROM_F
 
 struct rc_py_encoding {
   struct rc_py_state *state;
-  struct rc_py_call *call; /* if its spans are recorded; else NULL */
+  struct rc_py_trace *trace; /* if its spans are recorded; else NULL */
   struct rc_py_part *parts;
   size_t count, room;
   struct ringcast_frame_plan plan;
@@ -52,12 +52,12 @@ struct rc_py_encoding {
   bool has_streams;   /* ... by several streams, and so can't, */
   bool is_loose;      /* ... and must be copied before the frame is sent */
   int32_t device;
-  void *device_stream; /* of the first tensor */
-  uint32_t hash;       /* RINGCAST_ITEM_SHA256 or _XXH3: for each tensor; 0: no hashes */
-  PyObject *leaves;    /* a list; NULL: none yet */
-  PyObject *holders;   /* a list: containers of leaves, to which a leaf could refer back */
-  uint64_t entered;    /* containers */
-  uint64_t noted;      /* value of `entered` at the last addition to `holders`, plus 1 */
+  void *device_stream;       /* of the first tensor */
+  uint32_t hash;             /* RINGCAST_ITEM_SHA256 or _XXH3: for each tensor; 0: no hashes */
+  PyObject *leaves;          /* a list; NULL: none yet */
+  PyObject *leaf_containers; /* a list: containers of leaves, to which a leaf could refer back */
+  uint64_t entered;          /* containers */
+  uint64_t noted; /* value of `entered` at the last addition to `leaf_containers`, plus 1 */
   /* Nested values, see tokens.h: */
   uint8_t *stream; /* of all of them, consecutively */
   size_t stream_bytes, stream_room;

@@ -49,7 +49,7 @@ static bool take_bytes(struct look *look, uint64_t bytes) {
 static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
   const struct rc_py_inspector *how = look->how;
   const struct rc_py_decode_options options = {.reader = how->reader,
-                                               .holder = how->holder,
+                                               .receiver = how->receiver,
                                                .classes = how->classes,
                                                .allow_pickle = how->allow_pickle,
                                                .selection = selection};
@@ -173,7 +173,7 @@ static PyObject *stream_of(struct look *look, const struct ringcast_item *item,
   if (!take_bytes(look, item->bytes)) return NULL;
   PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
   if (!copy) return NULL;
-  rc_py_copy(false, PyBytes_AS_STRING(copy), item->data, item->bytes);
+  rc_py_copy_maybe_without_gil(false, PyBytes_AS_STRING(copy), item->data, item->bytes);
   if (ringcast_object_check(PyBytes_AS_STRING(copy), item->bytes, needs) == 0) return copy;
   Py_DECREF(copy);
   damaged(look, "a nested value is cut off, or of a kind that this version does not know");

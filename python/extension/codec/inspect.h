@@ -8,8 +8,8 @@
 struct rc_py_inspector {
   struct rc_py_state *state;
   const struct ringcast_frame *frame;
-  const ringcast_reader *reader; /* `reader` and `holder` as in struct rc_py_decode_options */
-  struct rc_py_holder *holder;
+  const ringcast_reader *reader; /* `reader` and `receiver` as in struct rc_py_decode_options */
+  struct rc_py_receiver *receiver;
   PyObject **classes;
   bool allow_pickle;
 };

@@ -12,14 +12,14 @@ enum { STATE_MOST = 20 }; /* bytes of a state of bytes */
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
 static enum rc_py_put put_kind(struct rc_py_encoding *encoding, int number) {
-  return put_tag_of(encoding, RINGCAST_TAG_KIND, number);
+  return rc_py_put_tag_of(encoding, RINGCAST_TAG_KIND, number);
 }
 
 static enum rc_py_put put_kind_of_bytes(struct rc_py_encoding *encoding, int number,
                                         const uint8_t *data, size_t bytes) {
   enum rc_py_put put = put_kind(encoding, number);
   if (put != RC_PY_PUT_DONE) return put;
-  return put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
+  return rc_py_put_data(encoding, RINGCAST_TAG_BYTES, data, bytes);
 }
 
 /* Takes the text over. NULL: raised. */
@@ -131,7 +131,7 @@ static enum rc_py_put put_zone(struct rc_py_encoding *encoding, struct zone *zon
   if (zone->number == RINGCAST_STANDARD_TIMEZONE) {
     PyObject *offset = PyLong_FromLongLong(zone->offset);
     if (!offset) put = RC_PY_PUT_RAISED;
-    if (put == RC_PY_PUT_DONE && zone->name) put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+    if (put == RC_PY_PUT_DONE && zone->name) put = rc_py_put_head(encoding, RINGCAST_TAG_TUPLE, 2);
     if (put == RC_PY_PUT_DONE) put = rc_py_put_int(encoding, offset);
     Py_XDECREF(offset);
   }
@@ -148,8 +148,8 @@ static enum rc_py_put put_zoned(struct rc_py_encoding *encoding, int number, PyO
   if (put != RC_PY_PUT_DONE) return put;
   if (zone.number == 0) return put_kind_of_bytes(encoding, number, data, bytes);
   put = put_kind(encoding, number);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, 2);
-  if (put == RC_PY_PUT_DONE) put = put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_TUPLE, 2);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_data(encoding, RINGCAST_TAG_BYTES, data, bytes);
   if (put == RC_PY_PUT_DONE) return put_zone(encoding, &zone);
   Py_CLEAR(zone.name);
   return put;
@@ -290,7 +290,7 @@ static PyObject *path_parts(PyObject *path, PyObject *reduced) {
 static enum rc_py_put put_parts(struct rc_py_encoding *encoding, PyObject *parts) {
   Py_ssize_t count = PyTuple_GET_SIZE(parts);
   enum rc_py_put put = put_kind(encoding, RINGCAST_STANDARD_PUREWINDOWSPATH);
-  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, (uint64_t)count);
+  if (put == RC_PY_PUT_DONE) put = rc_py_put_head(encoding, RINGCAST_TAG_TUPLE, (uint64_t)count);
   for (Py_ssize_t i = 0; put == RC_PY_PUT_DONE && i < count; i++) {
     put = rc_py_put_text(encoding, PyTuple_GET_ITEM(parts, i));
   }

@@ -18,8 +18,8 @@
 enum { PICKLER, WRITTEN, BUFFERS, TABLE, COPYREG, TORCH };
 
 /* After a larger pickle, the pickler is dropped, as its memo would stay as large. With more
- * holders, the memo is searched in Python. */
-enum { KEPT_BYTES = 1 << 14, SEARCHED_HOLDERS = 16 };
+ * containers, the memo is searched in Python. */
+enum { KEPT_BYTES = 1 << 14, SEARCHED_CONTAINERS = 16 };
 
 /* ---- Noted ----------------------------------------------------------------------------------- */
 
@@ -48,11 +48,11 @@ static bool is_known_elsewhere(const struct rc_py_step *step) {
 static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
   if (encoding->noted == encoding->entered + 1) return true;
   encoding->noted = encoding->entered + 1;
-  if (!encoding->holders) encoding->holders = PyList_New(0);
-  if (!encoding->holders) return false;
+  if (!encoding->leaf_containers) encoding->leaf_containers = PyList_New(0);
+  if (!encoding->leaf_containers) return false;
   for (; step; step = step->up) {
     if (!step->container || !is_known_elsewhere(step)) continue;
-    if (PyList_Append(encoding->holders, step->container) < 0) return false;
+    if (PyList_Append(encoding->leaf_containers, step->container) < 0) return false;
   }
   return true;
 }
@@ -128,29 +128,30 @@ static PyObject *join(PyObject *pieces) {
 /* The search through the objects that the collector sees in a pickler, including the memo of
  * pickled objects. */
 struct search {
-  PyObject *holders, *pickled;
+  PyObject *leaf_containers, *pickled;
   bool sees_memo, has_met;
 };
 
 static int visit(PyObject *object, void *context) {
   struct search *search = context;
   if (object == search->pickled) search->sees_memo = true;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(search->holders); i++) {
-    if (object == PyList_GET_ITEM(search->holders, i)) search->has_met = true;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(search->leaf_containers); i++) {
+    if (object == PyList_GET_ITEM(search->leaf_containers, i)) search->has_met = true;
   }
   return 0;
 }
 
-/* Whether the pickler, after pickling the list `pickled`, has met one of the holders: 1, 0, -1. */
+/* Whether the pickler, after pickling the list `pickled`, has met one of the containers: 1, 0, -1.
+ */
 static int has_met(struct rc_py_state *state, PyObject *pickler, PyObject *pickled,
-                   PyObject *holders) {
-  struct search search = {.holders = holders, .pickled = pickled};
-  if (PyList_GET_SIZE(holders) == 0) return 0;
-  if (PyList_GET_SIZE(holders) <= SEARCHED_HOLDERS)
+                   PyObject *leaf_containers) {
+  struct search search = {.leaf_containers = leaf_containers, .pickled = pickled};
+  if (PyList_GET_SIZE(leaf_containers) == 0) return 0;
+  if (PyList_GET_SIZE(leaf_containers) <= SEARCHED_CONTAINERS)
     Py_TYPE(pickler)->tp_traverse(pickler, visit, &search);
   if (search.sees_memo) return search.has_met;
   if (!rc_py_import_once(&state->has_met, "ringcast._pickling", "has_met")) return -1;
-  return rc_py_is_yes(PyObject_CallFunctionObjArgs(state->has_met, pickler, holders, NULL));
+  return rc_py_is_yes(PyObject_CallFunctionObjArgs(state->has_met, pickler, leaf_containers, NULL));
 }
 
 /* Raises the current exception anew, with the place of the value that can't be pickled. */
@@ -185,8 +186,8 @@ static bool take_pickle(PyObject *tools, PyObject **data, PyObject **buffers) {
   return *buffers;
 }
 
-static int dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders,
-                PyObject **data, PyObject **buffers) {
+static int dump(struct rc_py_state *state, PyObject *value, PyObject *root,
+                PyObject *leaf_containers, PyObject **data, PyObject **buffers) {
   *data = *buffers = NULL;
   PyObject *tools = take_pickler(state);
   if (!tools) return -1;
@@ -200,7 +201,7 @@ static int dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyOb
   Py_DECREF(none);
   int met = 0;
   bool ok = take_pickle(tools, data, buffers);
-  if (ok && root && holders) met = has_met(state, pickler, value, holders);
+  if (ok && root && leaf_containers) met = has_met(state, pickler, value, leaf_containers);
   bool keeps = ok && PyBytes_GET_SIZE(*data) <= KEPT_BYTES;
   if (!give_pickler(state, tools, keeps)) ok = false;
   if (ok && met == 0) return 1;
@@ -210,10 +211,10 @@ static int dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyOb
   return -1;
 }
 
-int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root, PyObject *holders,
-                      PyObject **data, PyObject **buffers) {
+int rc_py_leaves_dump(struct rc_py_state *state, PyObject *value, PyObject *root,
+                      PyObject *leaf_containers, PyObject **data, PyObject **buffers) {
   PyObject *modes = rc_py_torch_leave_modes(state);
-  int dumped = dump(state, value, root, holders, data, buffers);
+  int dumped = dump(state, value, root, leaf_containers, data, buffers);
   rc_py_torch_enter_modes(state, modes);
   return dumped;
 }

@@ -17,28 +17,28 @@ enum {
 /* ---- Repeated values ------------------------------------------------------------------------- */
 
 Py_ssize_t rc_py_mark_begin(struct rc_py_token_reader *reader, int depth,
-                            struct rc_py_span *outer) {
+                            struct rc_py_scope *outer) {
   struct rc_py_marked *marked = reader->marked;
   if (!rc_py_grow((void **)&marked->marks, marked->count, &marked->room, sizeof *marked->marks))
     return -1;
   /* Until the end, where the value began. */
   marked->marks[marked->count] = (struct rc_py_mark){.weight = (uintptr_t)reader->object.at};
-  *outer = rc_py_span_begin(marked, depth);
+  *outer = rc_py_scope_begin(marked, depth);
   return (Py_ssize_t)marked->count++;
 }
 
 void rc_py_mark_end(struct rc_py_token_reader *reader, Py_ssize_t number, PyObject *value,
-                    int depth, const struct rc_py_span *outer) {
+                    int depth, const struct rc_py_scope *outer) {
   struct rc_py_marked *marked = reader->marked;
   struct rc_py_mark *mark = &marked->marks[number];
   mark->value = Py_XNewRef(value);
-  mark->weight = rc_py_sum(marked->span.named, (uintptr_t)reader->object.at - mark->weight);
-  mark->height = marked->span.deepest - (uint64_t)depth;
-  rc_py_span_end(marked, outer);
+  mark->weight = rc_py_sum(marked->scope.named, (uintptr_t)reader->object.at - mark->weight);
+  mark->height = marked->scope.deepest - (uint64_t)depth;
+  rc_py_scope_end(marked, outer);
 }
 
 static void reach(struct rc_py_marked *marked, uint64_t depth) {
-  if (marked->span.deepest < depth) marked->span.deepest = depth;
+  if (marked->scope.deepest < depth) marked->scope.deepest = depth;
 }
 
 PyObject *rc_py_get_back(struct rc_py_token_reader *reader, uint64_t back, int depth) {
@@ -46,8 +46,8 @@ PyObject *rc_py_get_back(struct rc_py_token_reader *reader, uint64_t back, int d
   const struct rc_py_mark *mark = NULL;
   if (back < marked->count) mark = &marked->marks[marked->count - 1 - back];
   if (!mark || !mark->value)
-    return stream_damaged(reader, "a value that was not there before, or holds itself");
-  marked->span.named = rc_py_sum(marked->span.named, mark->weight);
+    return rc_py_stream_damaged(reader, "a value that was not there before, or holds itself");
+  marked->scope.named = rc_py_sum(marked->scope.named, mark->weight);
   reach(marked, (uint64_t)depth + mark->height);
   marked->last = mark->value;
   return Py_NewRef(mark->value);
@@ -61,24 +61,25 @@ static bool raise_no_stack(void) {
 }
 
 bool rc_py_may_go_deep(struct rc_py_token_reader *reader, int depth) {
-  if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(reader, "it is nested too deep");
+  if (depth == RINGCAST_MAX_DEPTH) return rc_py_stream_damaged(reader, "it is nested too deep");
   reach(reader->marked, (uint64_t)depth);
   return rc_py_stack_has_room(&reader->stack_floor, 0) || raise_no_stack();
 }
 
 bool rc_py_is_shallow(struct rc_py_token_reader *reader, int depth) {
-  bool is_shallow = reader->marked->span.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
-  return is_shallow || stream_damaged(reader, "a key, slice or deque that is nested too deep");
+  bool is_shallow = reader->marked->scope.deepest - (uint64_t)depth <= RINGCAST_MAX_DEPTH;
+  return is_shallow ||
+         rc_py_stream_damaged(reader, "a key, slice or deque that is nested too deep");
 }
 
 bool rc_py_key_is_light(struct rc_py_token_reader *reader, int depth) {
   struct rc_py_marked *marked = reader->marked;
-  marked->hashed = rc_py_sum(marked->hashed, marked->span.named);
+  marked->hashed = rc_py_sum(marked->hashed, marked->scope.named);
   if (marked->hashed > HASHED_MOST + HASHED_PER_BYTE * marked->frame->bytes) {
-    return stream_damaged(reader, "keys that hold the same values too often");
+    return rc_py_stream_damaged(reader, "keys that hold the same values too often");
   }
   if (!rc_py_is_shallow(reader, depth)) return false;
-  size_t height = marked->span.deepest - (uint64_t)depth;
+  size_t height = marked->scope.deepest - (uint64_t)depth;
   return height < RC_PY_DEPTH_UNSEEN ||
          rc_py_stack_has_room(&reader->stack_floor, height * STACK_PER_LEVEL) || raise_no_stack();
 }
@@ -87,7 +88,7 @@ bool rc_py_is_in_place(struct rc_py_token_reader *reader, PyObject *container) {
   bool is_other = container == reader->marked->last &&
                   (PyDict_Check(container) || PyList_Check(container) ||
                    (PyTuple_Check(container) && PyTuple_GET_SIZE(container) > 0));
-  return !is_other || stream_damaged(reader, "a state that stands elsewhere");
+  return !is_other || rc_py_stream_damaged(reader, "a state that stands elsewhere");
 }
 
 /* Text in place has no more characters than bytes. A part, used once, has its bytes elsewhere. */
@@ -102,7 +103,7 @@ static bool text_is_in_place(struct rc_py_token_reader *reader, PyObject *plain,
     if (PyUnicode_Check(part)) length += (size_t)PyUnicode_GET_LENGTH(part);
   }
   return length <= TEXT_AGAIN_MOST + bytes ||
-         stream_damaged(reader, "a state that stands elsewhere");
+         rc_py_stream_damaged(reader, "a state that stands elsewhere");
 }
 
 bool rc_py_state_is_in_place(struct rc_py_token_reader *reader, uint8_t kind, PyObject *plain,
@@ -137,7 +138,7 @@ PyObject *rc_py_get_item(struct rc_py_token_reader *reader, uint64_t index) {
                   ringcast_frame_item(marked->frame, (uint32_t)index, &item) == 0 &&
                   (item.kind == RINGCAST_ITEM_TENSOR || item.kind == RINGCAST_ITEM_STR ||
                    item.kind == RINGCAST_ITEM_BYTES);
-  if (!is_there) return stream_damaged(reader, "an item that it lacks");
+  if (!is_there) return rc_py_stream_damaged(reader, "an item that it lacks");
   marked->last = PyList_GET_ITEM(marked->items, (Py_ssize_t)index);
   return Py_NewRef(PyList_GET_ITEM(marked->items, (Py_ssize_t)index));
 }
@@ -163,7 +164,7 @@ PyObject *rc_py_text_note(struct rc_py_token_reader *reader, PyObject *text) {
 
 PyObject *rc_py_next_part(struct rc_py_token_reader *reader) {
   if (reader->next_part < reader->part_count) return reader->parts[reader->next_part++];
-  return stream_damaged(reader, "a part that it lacks");
+  return rc_py_stream_damaged(reader, "a part that it lacks");
 }
 
 PyObject *rc_py_get_part(struct rc_py_token_reader *reader, const struct ringcast_token *token) {
@@ -171,12 +172,12 @@ PyObject *rc_py_get_part(struct rc_py_token_reader *reader, const struct ringcas
   if (!part) return NULL;
   if (token->tag == RINGCAST_TAG_PART) return Py_NewRef(part);
   if (PyBytes_CheckExact(part)) return PyByteArray_FromObject(part);
-  return stream_damaged(reader, "a part of another kind");
+  return rc_py_stream_damaged(reader, "a part of another kind");
 }
 
 PyObject *rc_py_get_leaf(struct rc_py_token_reader *reader, uint64_t index) {
   if (!reader->leaves || index >= (uint64_t)PyList_GET_SIZE(reader->leaves)) {
-    return stream_damaged(reader, "a leaf that its pickle lacks");
+    return rc_py_stream_damaged(reader, "a leaf that its pickle lacks");
   }
   reader->marked->last = PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index);
   return Py_NewRef(PyList_GET_ITEM(reader->leaves, (Py_ssize_t)index));

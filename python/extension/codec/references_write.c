@@ -120,8 +120,8 @@ bool rc_py_is_repeated(const struct rc_py_encoding *encoding, PyObject *value) {
   return repeats && repeats->note_count > 0 && *place_of(repeats, value);
 }
 
-enum rc_py_put rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
-                          const struct rc_py_step *up) {
+enum rc_py_put rc_py_mark_shared(struct rc_py_encoding *encoding, PyObject *value,
+                                 const struct rc_py_step *up) {
   struct rc_py_repeats *repeats = encoding->repeats;
   const struct note *known;
   if (value == encoding->object) {
@@ -132,14 +132,14 @@ enum rc_py_put rc_py_mark(struct rc_py_encoding *encoding, PyObject *value,
   if (!look_up(repeats, value, false, repeats->marks, &known)) return RC_PY_PUT_RAISED;
   if (!known) {
     repeats->marks++;
-    return put_tag(encoding, RINGCAST_TAG_MARK);
+    return rc_py_put_tag(encoding, RINGCAST_TAG_MARK);
   }
   enum rc_py_put put;
   if (known->is_item) {
-    put = put_head(encoding, RINGCAST_TAG_ITEM, known->number);
+    put = rc_py_put_head(encoding, RINGCAST_TAG_ITEM, known->number);
   } else {
     if (is_on_the_way(up, value)) return RC_PY_PUT_CYCLE;
-    put = put_head(encoding, RINGCAST_TAG_BACK, repeats->marks - 1 - known->number);
+    put = rc_py_put_head(encoding, RINGCAST_TAG_BACK, repeats->marks - 1 - known->number);
   }
   if (put == RC_PY_PUT_DONE) return RC_PY_PUT_BACK;
   return put;

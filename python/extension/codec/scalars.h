@@ -8,7 +8,7 @@
 /* ---- Written --------------------------------------------------------------------------------- */
 
 /* The value of an exact int. False: more than 64 bits. */
-static inline bool int_value(PyObject *value, int64_t *out) {
+static inline bool rc_py_int_value(PyObject *value, int64_t *out) {
 #if PY_VERSION_HEX >= 0x030c0000
   if (PyUnstable_Long_IsCompact((PyLongObject *)value)) {
     *out = PyUnstable_Long_CompactValue((PyLongObject *)value);
@@ -67,7 +67,7 @@ static inline bool rc_py_is_ascii(const uint8_t *data, size_t bytes) {
   return !(all & 0x80);
 }
 
-static inline PyObject *get_float(const uint8_t *data) {
+static inline PyObject *rc_py_get_float(const uint8_t *data) {
   double value;
   memcpy(&value, data, sizeof value);
   return PyFloat_FromDouble(value);

@@ -14,7 +14,7 @@ PyObject *rc_py_get_bigint(struct rc_py_token_reader *reader, const struct ringc
   Py_XDECREF(method);
   Py_XDECREF(arguments);
   Py_XDECREF(keywords);
-  if (!value) return stream_refused(reader, "an int");
+  if (!value) return rc_py_stream_refused(reader, "an int");
   return value;
 }
 
@@ -29,9 +29,9 @@ PyObject *rc_py_get_complex(const struct ringcast_token *token) {
 PyObject *rc_py_get_scalar(struct rc_py_token_reader *reader, const struct ringcast_token *token) {
   PyObject *dtype = rc_py_numpy_dtype(reader->state, token->dtype);
   if (!dtype && PyErr_Occurred()) return NULL;
-  if (!dtype) return stream_damaged(reader, "a scalar of a dtype that NumPy lacks");
+  if (!dtype) return rc_py_stream_damaged(reader, "a scalar of a dtype that NumPy lacks");
   if (token->dtype.code == RC_PY_BOOL_CODE && token->data[0] > 1)
-    return stream_damaged(reader, "a truth value");
+    return rc_py_stream_damaged(reader, "a truth value");
   PyObject *data = PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   if (!data) return NULL;
   PyObject *array = rc_py_numpy_over_bytes(reader->state, data, dtype);
@@ -55,7 +55,7 @@ static inline __attribute__((always_inline)) PyObject *packed_number(uint8_t kin
   case RINGCAST_PACKED_I16: memcpy(&value, at, 2); return PyLong_FromLong((int16_t)value);
   case RINGCAST_PACKED_I32: memcpy(&value, at, 4); return PyLong_FromLong((int32_t)value);
   case RINGCAST_PACKED_I64: memcpy(&value, at, 8); return PyLong_FromLongLong(value);
-  default: return get_float(at);
+  default: return rc_py_get_float(at);
   }
 }
 
@@ -163,7 +163,7 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
 PyObject *rc_py_text(struct rc_py_token_reader *reader, const uint8_t *data, size_t bytes,
                      const char *errors) {
   PyObject *text = PyUnicode_DecodeUTF8((const char *)data, (Py_ssize_t)bytes, errors);
-  if (!text) return stream_refused(reader, "its text is no UTF-8");
+  if (!text) return rc_py_stream_refused(reader, "its text is no UTF-8");
   return text;
 }
 

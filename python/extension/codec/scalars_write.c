@@ -28,45 +28,45 @@ static enum rc_py_put put_bigint(struct rc_py_encoding *encoding, PyObject *valu
   if (PyErr_Occurred()) return RC_PY_PUT_RAISED;
   PyObject *bytes = bytes_of(value, length / 8 + 1);
   if (!bytes) return RC_PY_PUT_RAISED;
-  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes),
-                                 (size_t)PyBytes_GET_SIZE(bytes));
+  enum rc_py_put put = rc_py_put_data(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes),
+                                      (size_t)PyBytes_GET_SIZE(bytes));
   Py_DECREF(bytes);
   return put;
 }
 
 enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *object) {
   int64_t value;
-  if (!int_value(object, &value)) return put_bigint(encoding, object);
-  uint8_t *at = stream_at(encoding, 9);
+  if (!rc_py_int_value(object, &value)) return put_bigint(encoding, object);
+  uint8_t *at = rc_py_stream_at(encoding, 9);
   if (!at) return RC_PY_PUT_RAISED;
   if (value >= 0 && value < RINGCAST_TAG_TEXT) {
     *at++ = (uint8_t)value;
-    return stream_end(encoding, at);
+    return rc_py_stream_end(encoding, at);
   }
   /* 0, 1, 2 or 3, for 1, 2, 4 or 8 bytes. */
   int size = (value != (int8_t)value) + (value != (int16_t)value) + (value != (int32_t)value);
   *at++ = (uint8_t)(RINGCAST_TAG_INT8 + size);
   memcpy(at, &value, (size_t)1 << size);
-  return stream_end(encoding, at + ((size_t)1 << size));
+  return rc_py_stream_end(encoding, at + ((size_t)1 << size));
 }
 
 enum rc_py_put rc_py_put_float(struct rc_py_encoding *encoding, PyObject *object) {
   double value = PyFloat_AS_DOUBLE(object);
-  uint8_t *at = stream_at(encoding, 9);
+  uint8_t *at = rc_py_stream_at(encoding, 9);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_FLOAT;
   memcpy(at, &value, sizeof value);
-  return stream_end(encoding, at + sizeof value);
+  return rc_py_stream_end(encoding, at + sizeof value);
 }
 
 enum rc_py_put rc_py_put_complex(struct rc_py_encoding *encoding, PyObject *object) {
   Py_complex value = PyComplex_AsCComplex(object);
-  uint8_t *at = stream_at(encoding, 17);
+  uint8_t *at = rc_py_stream_at(encoding, 17);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_COMPLEX;
   memcpy(at, &value.real, 8);
   memcpy(at + 8, &value.imag, 8);
-  return stream_end(encoding, at + 16);
+  return rc_py_stream_end(encoding, at + 16);
 }
 
 static uint8_t packed_kind(int64_t low, int64_t high) {
@@ -104,11 +104,11 @@ static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind)
 static enum rc_py_put put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
                                size_t count) {
   int64_t low = INT64_MAX, high = INT64_MIN, value;
-  uint8_t *at = stream_at(encoding, HEAD + 8 + 8 * count);
+  uint8_t *at = rc_py_stream_at(encoding, HEAD + 8 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   uint8_t *wide = at + HEAD + 8;
   for (size_t i = 0; i < count; i++) {
-    if (!PyLong_CheckExact(items[i]) || !int_value(items[i], &value)) return RC_PY_PUT_LEAF;
+    if (!PyLong_CheckExact(items[i]) || !rc_py_int_value(items[i], &value)) return RC_PY_PUT_LEAF;
     memcpy(wide + 8 * i, &value, sizeof value);
     if (value < low) low = value;
     if (value > high) high = value;
@@ -116,25 +116,25 @@ static enum rc_py_put put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyO
   uint8_t kind = packed_kind(low, high);
   *at++ = tag;
   *at++ = kind;
-  at = write_count(at, count);
+  at = rc_py_write_count(at, count);
   narrow(at, wide, count, kind);
-  return stream_end(encoding, at + count * (kind & 15));
+  return rc_py_stream_end(encoding, at + count * (kind & 15));
 }
 
 static enum rc_py_put put_floats(struct rc_py_encoding *encoding, uint8_t tag,
                                  PyObject *const *items, size_t count) {
-  uint8_t *at = stream_at(encoding, HEAD + 1 + 8 * count);
+  uint8_t *at = rc_py_stream_at(encoding, HEAD + 1 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
   *at++ = RINGCAST_PACKED_F64;
-  at = write_count(at, count);
+  at = rc_py_write_count(at, count);
   for (size_t i = 0; i < count; i++) {
     if (!PyFloat_CheckExact(items[i])) return RC_PY_PUT_LEAF;
     double value = PyFloat_AS_DOUBLE(items[i]);
     memcpy(at, &value, sizeof value);
     at += sizeof value;
   }
-  return stream_end(encoding, at);
+  return rc_py_stream_end(encoding, at);
 }
 
 /* LEAF: the items are not numbers of one kind, and nothing was written. */
@@ -150,22 +150,22 @@ enum rc_py_put rc_py_put_packed(struct rc_py_encoding *encoding, uint8_t tag,
 
 static enum rc_py_put put_part(struct rc_py_encoding *encoding, PyObject *value,
                                enum ringcast_item_kind kind, const void *data, size_t bytes) {
-  enum rc_py_put put = mark(encoding, value, NULL);
-  if (put != RC_PY_PUT_DONE) return put_done(put);
+  enum rc_py_put put = rc_py_mark(encoding, value, NULL);
+  if (put != RC_PY_PUT_DONE) return rc_py_put_done(put);
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) return RC_PY_PUT_RAISED;
   part->kind = kind;
   part->data = data;
   part->bytes = bytes;
-  return put_tag(encoding, RINGCAST_TAG_PART);
+  return rc_py_put_tag(encoding, RINGCAST_TAG_PART);
 }
 
 /* For text with lone surrogates. */
 static enum rc_py_put put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
   PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
   if (!bytes) return RC_PY_PUT_RAISED;
-  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes),
-                                 (size_t)PyBytes_GET_SIZE(bytes));
+  enum rc_py_put put = rc_py_put_data(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes),
+                                      (size_t)PyBytes_GET_SIZE(bytes));
   Py_DECREF(bytes);
   return put;
 }
@@ -174,7 +174,7 @@ static enum rc_py_put put_wide_text(struct rc_py_encoding *encoding, PyObject *t
 static bool is_there(const struct rc_py_encoding *encoding, size_t at, const void *data,
                      size_t bytes) {
   uint8_t count[HEAD];
-  size_t head = (size_t)(write_count(count, bytes) - count);
+  size_t head = (size_t)(rc_py_write_count(count, bytes) - count);
   const uint8_t *there = encoding->stream + at;
   return at + head + bytes <= encoding->stream_bytes && memcmp(there, count, head) == 0 &&
          memcmp(there + head, data, bytes) == 0;
@@ -189,10 +189,10 @@ static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text
       &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
   if (known->text == text && known->number >= encoding->first_text && known->number < texts->next &&
       is_there(encoding, known->at, data, bytes)) {
-    return put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
+    return rc_py_put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
   }
   size_t at = encoding->stream_bytes + 1;
-  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
+  enum rc_py_put put = rc_py_put_data(encoding, RINGCAST_TAG_NAMED, data, bytes);
   if (put != RC_PY_PUT_DONE || at > UINT32_MAX || texts->next == UINT32_MAX) return put;
   *known = (struct rc_py_text){.text = text, .number = texts->next, .at = (uint32_t)at};
   texts->next++;
@@ -210,29 +210,30 @@ enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
   if (length >= SHARED_LEAST && Py_REFCNT(text) > 2)
     return put_shared(encoding, text, data, length);
   if (!PyUnicode_IS_COMPACT_ASCII(text))
-    return put_bytes(encoding, RINGCAST_TAG_UTF8, data, length);
-  if (length > RINGCAST_TAG_TEXT_MOST) return put_bytes(encoding, RINGCAST_TAG_ASCII, data, length);
-  uint8_t *at = stream_at(encoding, 1 + length);
+    return rc_py_put_data(encoding, RINGCAST_TAG_UTF8, data, length);
+  if (length > RINGCAST_TAG_TEXT_MOST)
+    return rc_py_put_data(encoding, RINGCAST_TAG_ASCII, data, length);
+  uint8_t *at = rc_py_stream_at(encoding, 1 + length);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = (uint8_t)(RINGCAST_TAG_TEXT + length);
   memcpy(at, data, length);
-  return stream_end(encoding, at + length);
+  return rc_py_stream_end(encoding, at + length);
 }
 
 enum rc_py_put rc_py_put_bytes(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyBytes_GET_SIZE(value);
   const void *data = PyBytes_AS_STRING(value);
   if (bytes > INLINE_MOST) return put_part(encoding, value, RINGCAST_ITEM_BYTES, data, bytes);
-  return put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
+  return rc_py_put_data(encoding, RINGCAST_TAG_BYTES, data, bytes);
 }
 
 enum rc_py_put rc_py_put_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyByteArray_GET_SIZE(value);
-  enum rc_py_put put = mark(encoding, value, NULL);
+  enum rc_py_put put = rc_py_mark(encoding, value, NULL);
   if (put != RC_PY_PUT_DONE) return put;
   if (bytes <= INLINE_MOST) {
-    return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes);
+    return rc_py_put_data(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes);
   }
   if (!rc_py_part_add_buffer(encoding, value, RINGCAST_ITEM_BYTES)) return RC_PY_PUT_RAISED;
-  return put_tag(encoding, RINGCAST_TAG_PART_BYTEARRAY);
+  return rc_py_put_tag(encoding, RINGCAST_TAG_PART_BYTEARRAY);
 }

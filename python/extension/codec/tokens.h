@@ -40,19 +40,19 @@ enum {
 /* Makes room for so many bytes more. False: raised. */
 bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes);
 
-/* Where to write up to so many bytes; to be ended by stream_end. NULL: raised. */
-static inline uint8_t *stream_at(struct rc_py_encoding *encoding, size_t bytes) {
+/* Where to write up to so many bytes; to be ended by rc_py_stream_end. NULL: raised. */
+static inline uint8_t *rc_py_stream_at(struct rc_py_encoding *encoding, size_t bytes) {
   if (encoding->stream_room - encoding->stream_bytes < bytes && !rc_py_stream_grow(encoding, bytes))
     return NULL;
   return encoding->stream + encoding->stream_bytes;
 }
 
-static inline enum rc_py_put stream_end(struct rc_py_encoding *encoding, const uint8_t *at) {
+static inline enum rc_py_put rc_py_stream_end(struct rc_py_encoding *encoding, const uint8_t *at) {
   encoding->stream_bytes = (size_t)(at - encoding->stream);
   return RC_PY_PUT_DONE;
 }
 
-static inline uint8_t *write_count(uint8_t *at, uint64_t count) {
+static inline uint8_t *rc_py_write_count(uint8_t *at, uint64_t count) {
   if (count < 252) {
     *at++ = (uint8_t)count;
     return at;
@@ -63,42 +63,43 @@ static inline uint8_t *write_count(uint8_t *at, uint64_t count) {
   return at + ((size_t)2 << size);
 }
 
-static inline enum rc_py_put put_tag(struct rc_py_encoding *encoding, uint8_t tag) {
-  uint8_t *at = stream_at(encoding, 1);
+static inline enum rc_py_put rc_py_put_tag(struct rc_py_encoding *encoding, uint8_t tag) {
+  uint8_t *at = rc_py_stream_at(encoding, 1);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
-  return stream_end(encoding, at);
+  return rc_py_stream_end(encoding, at);
 }
 
 /* A tag and a byte: the number of a KIND, the typecode of an array. */
-static inline enum rc_py_put put_tag_of(struct rc_py_encoding *encoding, uint8_t tag, int byte) {
-  uint8_t *at = stream_at(encoding, 2);
+static inline enum rc_py_put rc_py_put_tag_of(struct rc_py_encoding *encoding, uint8_t tag,
+                                              int byte) {
+  uint8_t *at = rc_py_stream_at(encoding, 2);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
   *at++ = (uint8_t)byte;
-  return stream_end(encoding, at);
+  return rc_py_stream_end(encoding, at);
 }
 
-static inline enum rc_py_put put_head(struct rc_py_encoding *encoding, uint8_t tag,
-                                      uint64_t count) {
-  uint8_t *at = stream_at(encoding, HEAD);
+static inline enum rc_py_put rc_py_put_head(struct rc_py_encoding *encoding, uint8_t tag,
+                                            uint64_t count) {
+  uint8_t *at = rc_py_stream_at(encoding, HEAD);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
-  return stream_end(encoding, write_count(at, count));
+  return rc_py_stream_end(encoding, rc_py_write_count(at, count));
 }
 
-static inline enum rc_py_put put_bytes(struct rc_py_encoding *encoding, uint8_t tag,
-                                       const void *data, size_t bytes) {
-  uint8_t *at = stream_at(encoding, HEAD + bytes);
+static inline enum rc_py_put rc_py_put_data(struct rc_py_encoding *encoding, uint8_t tag,
+                                            const void *data, size_t bytes) {
+  uint8_t *at = rc_py_stream_at(encoding, HEAD + bytes);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
-  at = write_count(at, bytes);
+  at = rc_py_write_count(at, bytes);
   memcpy(at, data, bytes);
-  return stream_end(encoding, at + bytes);
+  return rc_py_stream_end(encoding, at + bytes);
 }
 
 /* BACK counts as DONE for the caller. */
-static inline enum rc_py_put put_done(enum rc_py_put put) {
+static inline enum rc_py_put rc_py_put_done(enum rc_py_put put) {
   if (put == RC_PY_PUT_BACK) return RC_PY_PUT_DONE;
   return put;
 }
@@ -116,7 +117,7 @@ struct rc_py_mark {
 };
 
 /* What was read since the start of a marked value, a key, or a kind's state. */
-struct rc_py_span {
+struct rc_py_scope {
   uint64_t named;   /* the sum of the weights that BACKs named, or UINT64_MAX */
   uint64_t deepest; /* the depth that containers and BACKs reached */
 };
@@ -125,9 +126,9 @@ struct rc_py_span {
 struct rc_py_marked {
   struct rc_py_mark *marks;
   size_t count, room;
-  struct rc_py_span span; /* the innermost */
-  uint64_t hashed;        /* the weights that keys and members of sets named */
-  const PyObject *last;   /* that BACK, ITEM or LEAF gave; only compared */
+  struct rc_py_scope scope; /* the innermost */
+  uint64_t hashed;          /* the weights that keys and members of sets named */
+  const PyObject *last;     /* that BACK, ITEM or LEAF gave; only compared */
   const struct ringcast_frame_reader *frame;
   PyObject *dict;   /* the root, for ITEM; NULL: the root is no dict, or only some items are read */
   PyObject *items;  /* the list of the dict's values; NULL until needed */
@@ -160,12 +161,12 @@ struct rc_py_token_reader {
 };
 
 /* Raises ProtocolError. Always NULL. */
-static inline PyObject *stream_damaged(struct rc_py_token_reader *reader, const char *what) {
+static inline PyObject *rc_py_stream_damaged(struct rc_py_token_reader *reader, const char *what) {
   return rc_py_raise_damaged(reader->state, what);
 }
 
 /* Turns Python's own complaint about a damaged stream into ProtocolError. Always NULL. */
-static inline PyObject *stream_refused(struct rc_py_token_reader *reader, const char *what) {
+static inline PyObject *rc_py_stream_refused(struct rc_py_token_reader *reader, const char *what) {
   rc_py_protocol_from_current(reader->state, what);
   return NULL;
 }

@@ -37,7 +37,7 @@ static enum rc_py_put put_name(struct rc_py_encoding *encoding, uint8_t tag, PyO
   enum rc_py_put put = RC_PY_PUT_RAISED;
   if (name) {
     if ((size_t)bytes < skipped) skipped = (size_t)bytes;
-    put = put_bytes(encoding, tag, name + skipped, (size_t)bytes - skipped);
+    put = rc_py_put_data(encoding, tag, name + skipped, (size_t)bytes - skipped);
   }
   Py_DECREF(text);
   return put;
@@ -46,10 +46,10 @@ static enum rc_py_put put_name(struct rc_py_encoding *encoding, uint8_t tag, PyO
 /* LEAF: a number is symbolic. */
 static enum rc_py_put put_size(struct rc_py_encoding *encoding, PyObject *size) {
   size_t count = (size_t)PyTuple_GET_SIZE(size);
-  uint8_t *at = stream_at(encoding, HEAD + 8 * count);
+  uint8_t *at = rc_py_stream_at(encoding, HEAD + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = RINGCAST_TAG_SIZE;
-  at = write_count(at, count);
+  at = rc_py_write_count(at, count);
   for (size_t i = 0; i < count; i++) {
     int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(size, (Py_ssize_t)i));
     if (value == -1 && PyErr_Occurred()) {
@@ -59,7 +59,7 @@ static enum rc_py_put put_size(struct rc_py_encoding *encoding, PyObject *size) 
     memcpy(at, &value, sizeof value);
     at += sizeof value;
   }
-  return stream_end(encoding, at);
+  return rc_py_stream_end(encoding, at);
 }
 
 enum rc_py_put rc_py_put_torch_name(struct rc_py_encoding *encoding, PyObject *value) {
@@ -103,7 +103,7 @@ PyObject *rc_py_get_torch_dtype(struct rc_py_token_reader *reader,
                                 const struct ringcast_token *token) {
   if (!names_needed(reader->state)) return NULL;
   PyObject *name = PyUnicode_DecodeASCII((const char *)token->data, (Py_ssize_t)token->count, NULL);
-  if (!name) return stream_refused(reader, "the name of a torch.dtype");
+  if (!name) return rc_py_stream_refused(reader, "the name of a torch.dtype");
   PyObject *dtype = find_dtype(reader->state, name);
   Py_DECREF(name);
   return dtype;
@@ -116,7 +116,7 @@ PyObject *rc_py_get_torch_device(struct rc_py_token_reader *reader,
   PyObject *name = PyUnicode_DecodeASCII((const char *)token->data, (Py_ssize_t)token->count, NULL);
   if (name) device = PyObject_CallOneArg(reader->state->torch.device_type, name);
   Py_XDECREF(name);
-  if (!device) return stream_refused(reader, "a torch.device");
+  if (!device) return rc_py_stream_refused(reader, "a torch.device");
   return device;
 }
 

@@ -158,12 +158,12 @@ static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc
   struct rc_py_inspector looking = {.state = rc_py_state_of(reader),
                                     .frame = &self->frame,
                                     .reader = reader->reader,
-                                    .holder = &reader->device.holder,
+                                    .receiver = &reader->device.receiver,
                                     .classes = &reader->classes,
                                     .allow_pickle = reader->base.allow_pickle};
   if (part) {
     looking.frame = part;
-    looking.holder = NULL; /* places of device tensors belong to the Frame itself */
+    looking.receiver = NULL; /* places of device tensors belong to the Frame itself */
   }
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
   /* The caller gets the exception, and decides how to go on. */
@@ -179,7 +179,7 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
 /* `classes`: None, or as in rc_py_classes_allowed. */
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *classes) {
   struct rc_py_decode_options options = {.reader = looking->reader,
-                                         .holder = looking->holder,
+                                         .receiver = looking->receiver,
                                          .classes = looking->classes,
                                          .allow_pickle = looking->allow_pickle};
   PyObject *cache = NULL;
@@ -198,11 +198,11 @@ static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *cla
 static PyObject *look_in_place(const struct rc_py_inspector *looking, PyObject *reader) {
   struct rc_py_reader *owner = (struct rc_py_reader *)reader;
   bool is_copied =
-      owner->device.holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(looking->frame);
+      owner->device.receiver.map.to == RC_PY_MAP_CUDA || rc_py_has_device(looking->frame);
   if (!owner->hold) owner->hold = rc_py_hold_new(owner->reader);
   if (!owner->hold) return PyErr_NoMemory();
   const struct rc_py_decode_options options = {.reader = looking->reader,
-                                               .holder = looking->holder,
+                                               .receiver = looking->receiver,
                                                .classes = looking->classes,
                                                .allow_pickle = looking->allow_pickle,
                                                .hold = is_copied ? NULL : owner->hold};
@@ -284,13 +284,13 @@ PyObject *rc_py_lend(struct rc_py_reader *self, int64_t timeout_ns, bool is_view
   if (!rc_py_reader_begin(self)) return NULL;
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
-  if (rc >= 0) rc_py_spans_phase(self->base.call, RC_PY_SPAN_DECODE);
+  if (rc >= 0) rc_py_spans_phase(self->base.trace, RC_PY_PHASE_DECODE);
   PyObject *frame = NULL;
   if (rc >= 0) frame = frame_new(self, &lent);
   else rc_py_raise(rc_py_state_of(self), rc);
   rc_py_watch_after(&self->base, rc);
   if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
-  if (rc >= 0 && !is_view) rc_py_spans_frame(self->base.call, lent.position, lent.bytes);
+  if (rc >= 0 && !is_view) rc_py_spans_frame(self->base.trace, lent.position, lent.bytes);
   rc_py_reader_end(self, rc == -EAGAIN);
   return frame;
 }

@@ -35,9 +35,9 @@ int rc_py_gpu_lease(struct rc_py_gpu_writer *self, struct rc_py_encoding *encodi
 /* Enqueues the copies to the pool, and commits the frame, as the phase publish. 0, -errno, or
  * RC_PY_RAISED. */
 int rc_py_gpu_commit(struct rc_py_gpu_writer *self, const struct rc_py_encoding *encoding,
-                     struct ringcast_gpu_extent *lease, size_t bytes);
+                     struct ringcast_gpu_extent *extent, size_t bytes);
 /* Gives the place back, of a frame that is not sent. */
-void rc_py_gpu_drop(struct rc_py_gpu_writer *self, struct ringcast_gpu_extent *lease);
+void rc_py_gpu_drop(struct rc_py_gpu_writer *self, struct ringcast_gpu_extent *extent);
 void rc_py_gpu_writer_shut(struct rc_py_gpu_writer *self);
 /* Memory in the pool, for a kernel on `stream` to write: a capsule for from_dlpack(). NULL:
  * raised. */
@@ -70,7 +70,7 @@ struct rc_py_gpu_reader {
 
 /* What decoding needs to know of a Reader, to receive tensors of a device. */
 struct rc_py_gpu_side {
-  struct rc_py_holder holder; /* with calls that open the gpu part */
+  struct rc_py_receiver receiver; /* with calls that open the gpu part */
   struct rc_py_state *state;
   ringcast_reader *reader;
   bool starts_latest;           /* as Reader(start="latest") */

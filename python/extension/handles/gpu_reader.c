@@ -32,9 +32,9 @@ bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *m
 }
 
 static bool map_exists(struct rc_py_gpu_side *self) {
-  int count = count_without(&self->holder.map);
+  int count = count_without(&self->receiver.map);
   if (count < 0) return true;
-  rc_py_raise_text(self->state, EINVAL, NO_SUCH_DEVICE, (int)self->holder.map.device, count,
+  rc_py_raise_text(self->state, EINVAL, NO_SUCH_DEVICE, (int)self->receiver.map.device, count,
                    count == 1 ? "" : "s");
   return false;
 }
@@ -42,7 +42,7 @@ static bool map_exists(struct rc_py_gpu_side *self) {
 /* The device for tensors that were on a device: torch's current one if torch has used CUDA in the
  * process, else the first. */
 static bool choose_device(struct rc_py_gpu_side *self, int32_t *out) {
-  *out = self->holder.map.device;
+  *out = self->receiver.map.device;
   if (*out >= 0) return true;
   PyObject *device = rc_py_device_call(self->state, "current_device", "()");
   long ordinal = device ? PyLong_AsLong(device) : -1;
@@ -149,8 +149,8 @@ static struct rc_py_take *begin(struct rc_py_gpu_side *self, const struct ringca
 
 /* ---- What decoding asks for ------------------------------------------------------------------ */
 
-static struct rc_py_gpu_side *side_of(struct rc_py_holder *holder) {
-  return (struct rc_py_gpu_side *)((char *)holder - offsetof(struct rc_py_gpu_side, holder));
+static struct rc_py_gpu_side *side_of(struct rc_py_receiver *receiver) {
+  return (struct rc_py_gpu_side *)((char *)receiver - offsetof(struct rc_py_gpu_side, receiver));
 }
 
 /* The process has no device. 0: the CPU will do; -1: raised. The writer sends a frame with tensors
@@ -166,7 +166,7 @@ static int do_without(struct rc_py_gpu_side *self, bool in_pool) {
     rc_py_raise_text(state, ENODEV, RC_PY_ELSEWHERE "which this Reader has not opened");
     return -1;
   }
-  if (self->holder.map.to == RC_PY_MAP_CPU) return 0;
+  if (self->receiver.map.to == RC_PY_MAP_CPU) return 0;
   if (!map_exists(self)) return -1;
   rc_py_raise_text(state, -self->gpu->rc,
                    "the frame is to arrive on a CUDA device, and this process can't use one (%V): "
@@ -175,18 +175,18 @@ static int do_without(struct rc_py_gpu_side *self, bool in_pool) {
   return -1;
 }
 
-static int holder_open(struct rc_py_holder *holder, bool in_pool, struct rc_py_arrival *out) {
-  struct rc_py_gpu_reader *gpu = open_of(side_of(holder));
+static int receiver_open(struct rc_py_receiver *receiver, bool in_pool, struct rc_py_arrival *out) {
+  struct rc_py_gpu_reader *gpu = open_of(side_of(receiver));
   if (!gpu) return -1;
-  if (!gpu->reader) return do_without(side_of(holder), in_pool);
+  if (!gpu->reader) return do_without(side_of(receiver), in_pool);
   out->reader = gpu->reader;
   out->device = gpu->device;
   return 1;
 }
 
-static bool holder_begin(struct rc_py_holder *holder, const struct ringcast_frame *frame,
-                         const struct rc_py_stream *stream, struct rc_py_arrival *out) {
-  struct rc_py_gpu_side *self = side_of(holder);
+static bool receiver_begin(struct rc_py_receiver *receiver, const struct ringcast_frame *frame,
+                           const struct rc_py_stream *stream, struct rc_py_arrival *out) {
+  struct rc_py_gpu_side *self = side_of(receiver);
   struct rc_py_take *take = begin(self, frame, stream);
   if (!take) return false;
   out->take = &take->take;
@@ -195,16 +195,17 @@ static bool holder_begin(struct rc_py_holder *holder, const struct ringcast_fram
   return true;
 }
 
-static void holder_interrupt(struct rc_py_holder *holder) {
-  side_of(holder)->gpu->is_interrupted = true;
+static void receiver_interrupt(struct rc_py_receiver *receiver) {
+  side_of(receiver)->gpu->is_interrupted = true;
 }
 
 void rc_py_gpu_side_init(struct rc_py_gpu_side *side, struct rc_py_state *state,
                          struct rc_py_map map) {
-  static const struct rc_py_holder_calls calls = {holder_open, holder_begin, holder_interrupt};
+  static const struct rc_py_receiver_calls calls = {receiver_open, receiver_begin,
+                                                    receiver_interrupt};
   side->state = state;
-  side->holder.map = map;
-  side->holder.calls = &calls;
+  side->receiver.map = map;
+  side->receiver.calls = &calls;
 }
 
 bool rc_py_gpu_skips(struct rc_py_gpu_side *self) {

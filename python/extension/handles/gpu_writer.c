@@ -42,7 +42,7 @@ static int open_part(struct rc_py_gpu_writer *self, int32_t device) {
 
 struct rc_py_place {
   struct rc_py_place *next; /* of the same Writer */
-  struct ringcast_gpu_extent lease;
+  struct ringcast_gpu_extent extent;
   uint64_t address, bytes;
   _Atomic uint32_t count;
 };
@@ -67,7 +67,7 @@ static void sweep(struct rc_py_gpu_writer *self) {
       continue;
     }
     *at = place->next;
-    ringcast_gpu_drop(self->gpu, &place->lease);
+    ringcast_gpu_drop(self->gpu, &place->extent);
     PyMem_RawFree(place);
   }
 }
@@ -100,7 +100,7 @@ static void find_one(const struct rc_py_gpu_writer *self, struct rc_py_part *par
     if (address < at->address || address - at->address > at->bytes) continue;
     if (part->bytes > at->bytes - (address - at->address)) continue;
     part->place = at;
-    part->scalar.in_pool = at->lease.base + (address - at->address);
+    part->scalar.in_pool = at->extent.base + (address - at->address);
     return;
   }
 }
@@ -121,12 +121,12 @@ static bool find_places(const struct rc_py_gpu_writer *self, struct rc_py_encodi
 /* Makes the frame refer to the places found. -EBUSY: another frame still refers to some places,
  * which are dropped from the result. */
 static int attach_places(const struct rc_py_gpu_writer *self, struct rc_py_encoding *encoding,
-                         const struct ringcast_gpu_extent *lease) {
+                         const struct ringcast_gpu_extent *extent) {
   bool is_busy = false;
   for (size_t i = 0; i < encoding->count; i++) {
     struct rc_py_part *part = &encoding->parts[i];
     if (!part->place) continue;
-    int rc = ringcast_gpu_attach(self->gpu, lease, &part->place->lease);
+    int rc = ringcast_gpu_attach(self->gpu, extent, &part->place->extent);
     if (rc == 0) continue;
     if (rc != -EBUSY) return rc;
     part->place = NULL; /* it will be copied */
@@ -135,9 +135,9 @@ static int attach_places(const struct rc_py_gpu_writer *self, struct rc_py_encod
   return is_busy ? -EBUSY : 0;
 }
 
-void rc_py_gpu_drop(struct rc_py_gpu_writer *self, struct ringcast_gpu_extent *lease) {
+void rc_py_gpu_drop(struct rc_py_gpu_writer *self, struct ringcast_gpu_extent *extent) {
   Py_BEGIN_ALLOW_THREADS
-  ringcast_gpu_drop(self->gpu, lease);
+  ringcast_gpu_drop(self->gpu, extent);
   Py_END_ALLOW_THREADS
 }
 
@@ -199,26 +199,26 @@ int rc_py_gpu_lease(struct rc_py_gpu_writer *self, struct rc_py_encoding *encodi
 
 /* As rc_py_gpu_commit. `puts` has room for the copies. */
 static int copy_and_commit(struct rc_py_gpu_writer *self, const struct rc_py_encoding *encoding,
-                           struct ringcast_gpu_extent *lease, struct rc_py_puts *puts,
+                           struct ringcast_gpu_extent *extent, struct rc_py_puts *puts,
                            size_t bytes) {
   int rc = rc_py_device_puts(encoding, puts);
-  rc_py_spans_phase(encoding->call, RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(encoding->trace, RC_PY_PHASE_PUBLISH);
   if (rc < 0) return rc;
   Py_BEGIN_ALLOW_THREADS /* the driver may wait, where the stream is far behind */
-  rc = ringcast_gpu_commit(self->gpu, lease, puts->puts, puts->count, encoding->device_stream,
+  rc = ringcast_gpu_commit(self->gpu, extent, puts->puts, puts->count, encoding->device_stream,
                            bytes);
   Py_END_ALLOW_THREADS
   return rc;
 }
 
 int rc_py_gpu_commit(struct rc_py_gpu_writer *self, const struct rc_py_encoding *encoding,
-                     struct ringcast_gpu_extent *lease, size_t bytes) {
+                     struct ringcast_gpu_extent *extent, size_t bytes) {
   struct rc_py_puts puts = {.puts = PyMem_New(struct ringcast_gpu_put, encoding->on_device)};
   if (!puts.puts) {
     PyErr_NoMemory();
     return RC_PY_RAISED;
   }
-  int rc = copy_and_commit(self, encoding, lease, &puts, bytes);
+  int rc = copy_and_commit(self, encoding, extent, &puts, bytes);
   PyMem_Free(puts.puts);
   Py_XDECREF(puts.packed); /* torch uses the memory again in the order of the stream */
   if (rc < 0 || !encoding->is_loose) return rc;
@@ -254,7 +254,7 @@ static int allocate(struct rc_py_gpu_writer *self, int32_t device, void *stream,
   }
   Py_BEGIN_ALLOW_THREADS
   sweep(self);
-  rc = ringcast_gpu_allocate(self->gpu, place->bytes, stream, &place->address, &place->lease);
+  rc = ringcast_gpu_allocate(self->gpu, place->bytes, stream, &place->address, &place->extent);
   Py_END_ALLOW_THREADS
   return rc;
 }

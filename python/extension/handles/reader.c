@@ -25,7 +25,7 @@ static int attach(struct rc_py_reader *self, const char *handle,
   self->device.reader = self->reader;
   if (rc == 0) rc_reader_warm_by(self->reader, rc_py_warm, self);
   if (rc == 0) rc = ringcast_reader_info(self->reader, &self->info);
-  self->device.holder.ring_frame = self->info.ring_frame;
+  self->device.receiver.ring_frame = self->info.ring_frame;
   self->base.ring_name = self->info.name;
   return rc;
 }

@@ -56,7 +56,7 @@ static inline bool rc_py_reader_begin(struct rc_py_reader *self) {
 }
 static inline void rc_py_reader_end(struct rc_py_reader *self, bool is_nothing) {
   rc_py_reader_leave(self);
-  rc_py_spans_end(&self->base.call, RC_PY_SPAN_RECV, is_nothing);
+  rc_py_spans_end(&self->base.trace, RC_PY_CALL_RECV, is_nothing);
 }
 /* Leaves the frame to the call at work on the Reader. False: no call is. */
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);

@@ -12,7 +12,8 @@
  *
  * Retention: instead of copying, a Reader with `retain` keeps a large frame if the frame is made of
  * large arrays and the receiver keeps the arrays. Both are known only after decoding. So the last
- * large frame decides (`retain_next`), and a frame that can't be retained is copied.
+ * large frame decides (`retain_next`), and a frame that can't be retained is copied. The hold that
+ * keeps a retained frame, rc_py_hold_retained, is in tensors/view_arrays.c.
  *
  * Dropped frames: any thread may release or drop a Frame at any time. While a call is at work on
  * the Reader, the frame goes to the list of dropped frames: a waiting call gives them back in its
@@ -113,38 +114,39 @@ struct arrival {
 };
 
 static int try_next(void *context, int64_t timeout_ns, bool has_gil) {
-  struct arrival *call = context;
-  struct rc_py_reader *self = call->owner;
+  struct arrival *arrival = context;
+  struct rc_py_reader *self = arrival->owner;
   if (self->device.gpu) rc_py_gpu_end_owed(self->device.gpu, has_gil);
   if (!has_gil || !self->retains)
-    return ringcast_reader_next(self->reader, timeout_ns, &call->frame);
+    return ringcast_reader_next(self->reader, timeout_ns, &arrival->frame);
   int rc;
   Py_BEGIN_ALLOW_THREADS /* retained frames may have to be copied */
-  rc = ringcast_reader_next(self->reader, timeout_ns, &call->frame);
+  rc = ringcast_reader_next(self->reader, timeout_ns, &arrival->frame);
   Py_END_ALLOW_THREADS
   return rc;
 }
 
 static void before_slice(void *context) {
-  struct arrival *call = context;
-  rc_py_reader_give_back_dropped(call->owner);
+  struct arrival *arrival = context;
+  rc_py_reader_give_back_dropped(arrival->owner);
   rc_py_spans_deliver_old(); /* now costs no time of the receiver's */
 }
 
 /* Gets the next frame, or the stash. */
-static int arrive(struct arrival *call) {
-  struct rc_py_reader *self = call->owner;
+static int arrive(struct arrival *arrival) {
+  struct rc_py_reader *self = arrival->owner;
   if (self->has_stash) {
     self->has_stash = false;
-    call->frame = self->stash;
+    arrival->frame = self->stash;
     return 0;
   }
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_WAIT_FRAME);
   if (self->device.gpu) {
     int lost = rc_py_gpu_check(&self->device);
     if (lost < 0) return lost;
   }
-  int rc = rc_py_wait_until(try_next, before_slice, call, call->timeout_ns, &call->deadline);
+  int rc =
+      rc_py_wait_until(try_next, before_slice, arrival, arrival->timeout_ns, &arrival->deadline);
   self->has_ended = rc == -EPIPE;
   /* For the error text, if owed takes hold the leases. */
   if (rc == -EBUSY && self->device.gpu) rc_py_gpu_end_owed(self->device.gpu, true);
@@ -152,9 +154,9 @@ static int arrive(struct arrival *call) {
 }
 
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
-  struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
-  int rc = arrive(&call);
-  if (rc == 0) *out = call.frame;
+  struct arrival arrival = {.owner = self, .timeout_ns = timeout_ns};
+  int rc = arrive(&arrival);
+  if (rc == 0) *out = arrival.frame;
   return rc;
 }
 
@@ -165,18 +167,18 @@ static inline bool is_large(const struct rc_py_reader *self, const struct ringca
   return frame->bytes > self->info.ring_frame;
 }
 
-static PyObject *decode(struct arrival *call, const struct ringcast_frame *frame,
+static PyObject *decode(struct arrival *arrival, const struct ringcast_frame *frame,
                         struct rc_py_hold *hold, uint32_t *tag) {
-  struct rc_py_reader *self = call->owner;
+  struct rc_py_reader *self = arrival->owner;
   uint64_t arrays = 0;
   const struct rc_py_decode_options options = {.reader = self->reader,
-                                               .holder = &self->device.holder,
+                                               .receiver = &self->device.receiver,
                                                .classes = &self->classes,
                                                .allow_pickle = self->base.allow_pickle,
                                                .hold = hold,
                                                .is_last = !hold,
                                                .arrays = &arrays,
-                                               .device_failed = &call->device_failed};
+                                               .device_failed = &arrival->device_failed};
   PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, tag);
   if (is_large(self, frame)) self->retain_next = arrays > frame->bytes / 2;
   return object;
@@ -184,18 +186,18 @@ static PyObject *decode(struct arrival *call, const struct ringcast_frame *frame
 
 static bool is_to_be_retained(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
   if (!self->retains || !self->retain_next || !is_large(self, frame)) return false;
-  if (self->device.holder.map.to == RC_PY_MAP_CUDA || rc_py_has_device(frame)) return false;
+  if (self->device.receiver.map.to == RC_PY_MAP_CUDA || rc_py_has_device(frame)) return false;
   return ringcast_reader_retains(self->reader);
 }
 
 /* The object, with its large arrays left in the ring if the frame can be retained. */
-static PyObject *decode_retained(struct arrival *call, uint32_t *tag) {
-  struct rc_py_reader *self = call->owner;
-  struct ringcast_frame frame = call->frame;
+static PyObject *decode_retained(struct arrival *arrival, uint32_t *tag) {
+  struct rc_py_reader *self = arrival->owner;
+  struct ringcast_frame frame = arrival->frame;
   struct rc_py_hold *hold = rc_py_hold_retained(self->reader, &frame);
-  if (!hold) return decode(call, &call->frame, NULL, tag);
-  call->retained = true;
-  PyObject *object = rc_py_reader_made_sure(self, decode(call, &frame, hold, tag));
+  if (!hold) return decode(arrival, &arrival->frame, NULL, tag);
+  arrival->retained = true;
+  PyObject *object = rc_py_reader_made_sure(self, decode(arrival, &frame, hold, tag));
   self->retain_next = self->retain_next && rc_py_hold_is_shared(hold);
   rc_py_hold_drop(hold);
   return object;
@@ -210,70 +212,81 @@ static bool keep_next(struct rc_py_reader *self, const struct ringcast_frame *fr
   return true;
 }
 
-/* After a failure. False: the frame is the next once more, and stays held. */
-static bool is_done_with(struct arrival *call) {
-  struct rc_py_reader *self = call->owner;
-  if (rc_py_reader_stash(self, &call->frame, call->device_failed)) return false;
-  return !call->is_more || !keep_next(self, &call->frame);
+/* After a failure: whether the frame is the next once more, and stays held. */
+static bool is_next_again(struct arrival *arrival) {
+  struct rc_py_reader *self = arrival->owner;
+  if (arrival->retained) return false;
+  if (rc_py_reader_stash(self, &arrival->frame, arrival->device_failed)) return true;
+  return arrival->is_more && keep_next(self, &arrival->frame);
 }
 
-/* The object of a frame that has arrived; the frame is given back. RC_PY_SKIPPED: it is not for the
- * Reader. */
-static int read_arrived(struct arrival *call, uint32_t *tag, PyObject **object) {
-  struct rc_py_reader *self = call->owner;
-  struct rc_py_state *state = rc_py_state_of(self);
-  uint64_t ran_code = state->ran_code;
-  if (self->device.gpu) rc_py_gpu_skips_none(self->device.gpu);
-  call->retained = false;
-  call->device_failed = false;
-  if (is_to_be_retained(self, &call->frame)) *object = decode_retained(call, tag);
-  else *object = decode(call, &call->frame, NULL, tag);
-  if (!*object && !call->retained && !is_done_with(call)) return RC_PY_RAISED;
-  bool skips = !*object && self->device.gpu && rc_py_gpu_skips(&self->device);
-  if (!call->retained) {
-    bool is_kept = *object && self->warming;
-    if (is_kept) rc_py_warming_keep(self, &call->frame, state->ran_code != ran_code);
-    if (!rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
-  }
-  if (*object) return 0;
-  if (PyErr_Occurred()) return self->has_stash ? RC_PY_RAISED : RC_PY_OF_VALUE;
+/* Gives the frame back, after a copy for rc_py_warm. The object is dropped if the frame was
+ * overwritten meanwhile. */
+static inline void give_back(struct arrival *arrival, PyObject **object, bool ran_code) {
+  struct rc_py_reader *self = arrival->owner;
+  if (arrival->retained) return; /* the arrays keep the frame */
+  if (*object && self->warming) rc_py_warming_keep(self, &arrival->frame, ran_code);
+  if (!rc_py_reader_give_back(self, &arrival->frame)) Py_CLEAR(*object);
+}
+
+static inline int result_of(const PyObject *object, bool skips) {
+  if (object) return 0;
+  if (PyErr_Occurred()) return RC_PY_OF_VALUE;
   return skips ? RC_PY_SKIPPED : 0;
 }
 
-static int read_frame(struct arrival *call, uint32_t *tag, PyObject **object) {
-  struct rc_py_call *recorded = call->owner->base.call;
-  rc_py_spans_phase(recorded, RC_PY_SPAN_DECODE);
-  int rc = read_arrived(call, tag, object);
-  rc_py_spans_frame(recorded, call->frame.position, call->frame.bytes);
+/* The object of a frame that has arrived; the frame is given back, unless it is the next again.
+ * RC_PY_SKIPPED: it is not for the Reader. */
+static int read_arrived(struct arrival *arrival, uint32_t *tag, PyObject **object) {
+  struct rc_py_reader *self = arrival->owner;
+  const struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t ran_before = state->ran_code;
+  if (self->device.gpu) rc_py_gpu_skips_none(self->device.gpu);
+  arrival->retained = false;
+  arrival->device_failed = false;
+  if (is_to_be_retained(self, &arrival->frame)) *object = decode_retained(arrival, tag);
+  else *object = decode(arrival, &arrival->frame, NULL, tag);
+  bool ran_code = state->ran_code != ran_before;
+  if (!*object && is_next_again(arrival)) return RC_PY_RAISED;
+  bool skips = !*object && self->device.gpu && rc_py_gpu_skips(&self->device);
+  give_back(arrival, object, ran_code);
+  return result_of(*object, skips);
+}
+
+static int read_frame(struct arrival *arrival, uint32_t *tag, PyObject **object) {
+  struct rc_py_trace *trace = arrival->owner->base.trace;
+  rc_py_spans_phase(trace, RC_PY_PHASE_DECODE);
+  int rc = read_arrived(arrival, tag, object);
+  rc_py_spans_frame(trace, arrival->frame.position, arrival->frame.bytes);
   return rc;
 }
 
 /* The object of the frame that has arrived, or of the next frame that is for the Reader. */
-static int read_next(struct arrival *call, uint32_t *tag, PyObject **object) {
-  int rc = read_frame(call, tag, object);
+static int read_next(struct arrival *arrival, uint32_t *tag, PyObject **object) {
+  int rc = read_frame(arrival, tag, object);
   while (rc == RC_PY_SKIPPED) {
-    rc = arrive(call);
-    if (rc == 0) rc = read_frame(call, tag, object);
+    rc = arrive(arrival);
+    if (rc == 0) rc = read_frame(arrival, tag, object);
   }
   return rc;
 }
 
 /* ---- Reader.recv ----------------------------------------------------------------------------- */
 
-static int receive(struct arrival *call, uint32_t *tag, PyObject **object) {
-  struct rc_py_reader *self = call->owner;
+static int receive(struct arrival *arrival, uint32_t *tag, PyObject **object) {
+  struct rc_py_reader *self = arrival->owner;
   *object = NULL;
-  int rc = arrive(call);
-  if (rc == 0) rc = read_next(call, tag, object);
+  int rc = arrive(arrival);
+  if (rc == 0) rc = read_next(arrival, tag, object);
   self->base.value_failed = rc == RC_PY_OF_VALUE;
   return rc;
 }
 
 static PyObject *receive_one(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag) {
-  struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
+  struct arrival arrival = {.owner = self, .timeout_ns = timeout_ns};
   PyObject *object;
   if (!rc_py_reader_begin(self)) return NULL;
-  int rc = receive(&call, tag, &object);
+  int rc = receive(&arrival, tag, &object);
   if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
     rc_py_watch_after(&self->base, rc);
@@ -322,19 +335,19 @@ PyObject *rc_py_reader_iternext(PyObject *object) {
 PyObject *rc_py_reader_take(PyObject *object, PyObject *tagged) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   struct rc_py_state *state = rc_py_state_of(self);
-  struct arrival call = {.owner = self};
+  struct arrival arrival = {.owner = self};
   PyObject *received;
   uint32_t tag;
   PyObject *turn = rc_py_pass_turn(&self->base);
   if (turn) return turn;
   if (!rc_py_reader_begin(self)) return NULL;
-  int rc = receive(&call, &tag, &received);
+  int rc = receive(&arrival, &tag, &received);
   if (rc == -EAGAIN) {
     self->base.spent = 0; /* the task is going to wait */
     rc_py_reader_end(self, true);
     return Py_NewRef(state->nothing);
   }
-  rc_py_spend(&self->base, call.frame.bytes, RC_PY_RECEIVED_UNIT);
+  rc_py_spend(&self->base, arrival.frame.bytes, RC_PY_RECEIVED_UNIT);
   if (rc < 0) {
     rc_py_raise(state, rc);
     rc_py_watch_after(&self->base, rc);
@@ -358,50 +371,51 @@ static bool fits_group(const struct rc_py_reader *self, const struct ringcast_fr
 }
 
 /* Short bytes without decode(): the preparations there take as long as the bytes object. */
-static inline PyObject *object_of(struct arrival *call, const struct ringcast_frame *frame) {
+static inline PyObject *object_of(struct arrival *arrival, const struct ringcast_frame *frame) {
   uint32_t tag;
   if (frame->kind != RINGCAST_KIND_BYTES || frame->bytes > RC_PY_COPY_WITH_GIL) {
-    return decode(call, frame, NULL, &tag);
+    return decode(arrival, frame, NULL, &tag);
   }
   return PyBytes_FromStringAndSize(frame->data, (Py_ssize_t)frame->bytes);
 }
 
 /* Appends the frame's object. False: raised. */
-static bool append(struct arrival *call, const struct ringcast_frame *frame, PyObject *received) {
-  struct rc_py_call *recorded = call->owner->base.call;
-  rc_py_spans_phase(recorded, RC_PY_SPAN_DECODE);
-  PyObject *object = object_of(call, frame);
+static bool append(struct arrival *arrival, const struct ringcast_frame *frame,
+                   PyObject *received) {
+  struct rc_py_trace *trace = arrival->owner->base.trace;
+  rc_py_spans_phase(trace, RC_PY_PHASE_DECODE);
+  PyObject *object = object_of(arrival, frame);
   bool ok = object && PyList_Append(received, object) == 0;
   Py_XDECREF(object);
-  if (ok) rc_py_spans_frame(recorded, frame->position, frame->bytes);
+  if (ok) rc_py_spans_frame(trace, frame->position, frame->bytes);
   return ok;
 }
 
-static int arrive_alone(struct arrival *call) {
-  int rc = arrive(call);
+static int arrive_alone(struct arrival *arrival) {
+  int rc = arrive(arrival);
   return rc < 0 ? rc : 1;
 }
 
 /* Appends the objects of a group. The group ends before a frame that can't be decoded or does not
- * fit a group. 0; 1: a frame that does not fit has arrived, as call->frame; -errno, or
+ * fit a group. 0; 1: a frame that does not fit has arrived, as arrival->frame; -errno, or
  * RC_PY_RAISED. */
-static int take_group(struct arrival *call, PyObject *received, Py_ssize_t most) {
-  struct rc_py_reader *self = call->owner;
+static int take_group(struct arrival *arrival, PyObject *received, Py_ssize_t most) {
+  struct rc_py_reader *self = arrival->owner;
   struct ringcast_frame frames[GROUP];
   Py_ssize_t before = PyList_GET_SIZE(received);
   Py_ssize_t left = most - before;
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_WAIT_FRAME);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_WAIT_FRAME);
   int count =
       ringcast_reader_next_many(self->reader, 0, frames, left < GROUP ? (uint32_t)left : GROUP);
   if (count < 0) return count;
   if (count == 1 && is_large(self, frames)) {
-    call->frame = frames[0]; /* with a lease of its own, as from arrive() */
+    arrival->frame = frames[0]; /* with a lease of its own, as from arrive() */
     return 1;
   }
   int taken = 0;
   bool ok = true;
   while (ok && taken < count && fits_group(self, &frames[taken])) {
-    ok = append(call, &frames[taken], received);
+    ok = append(arrival, &frames[taken], received);
     taken += ok;
   }
   int rc = ringcast_reader_release_many(self->reader, frames, (uint32_t)taken);
@@ -415,16 +429,17 @@ static int take_group(struct arrival *call, PyObject *received, Py_ssize_t most)
     PyErr_Clear();
     return -EAGAIN;
   }
-  return taken == count ? 0 : arrive_alone(call);
+  return taken == count ? 0 : arrive_alone(arrival);
 }
 
 /* Appends what is there next: a group, or one frame's object. 0, -errno, or raised. */
-static int receive_next(struct arrival *call, PyObject *received, Py_ssize_t most) {
+static int receive_next(struct arrival *arrival, PyObject *received, Py_ssize_t most) {
   PyObject *object = NULL;
   uint32_t tag;
-  int rc = takes_groups(call->owner) ? take_group(call, received, most) : arrive_alone(call);
+  int rc =
+      takes_groups(arrival->owner) ? take_group(arrival, received, most) : arrive_alone(arrival);
   if (rc <= 0) return rc;
-  rc = read_next(call, &tag, &object);
+  rc = read_next(arrival, &tag, &object);
   if (rc == 0 && object && PyList_Append(received, object) < 0) rc = RC_PY_RAISED;
   Py_XDECREF(object);
   return rc;
@@ -432,7 +447,7 @@ static int receive_next(struct arrival *call, PyObject *received, Py_ssize_t mos
 
 PyObject *rc_py_reader_more(PyObject *object, PyObject *const *args, Py_ssize_t count) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct arrival call = {.owner = self, .is_more = true};
+  struct arrival arrival = {.owner = self, .is_more = true};
   uint64_t most;
   if (count != 2 || !PyList_CheckExact(args[0])) {
     return PyErr_Format(PyExc_TypeError, "_more() takes a list and an int");
@@ -441,7 +456,7 @@ PyObject *rc_py_reader_more(PyObject *object, PyObject *const *args, Py_ssize_t 
   if (!rc_py_reader_begin(self)) return NULL;
   int rc = 0;
   while (rc == 0 && PyList_GET_SIZE(args[0]) < (Py_ssize_t)most) {
-    rc = receive_next(&call, args[0], (Py_ssize_t)most);
+    rc = receive_next(&arrival, args[0], (Py_ssize_t)most);
   }
   /* The next call meets the same error, and raises; but not Ctrl-C again. */
   if (rc == RC_PY_RAISED && self->has_stash && PyErr_ExceptionMatches(PyExc_Exception)) {

@@ -24,12 +24,11 @@
 
 /* ---- Reserve, and commit --------------------------------------------------------------------- */
 
-int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
-  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
+bool rc_py_is_reader_too_slow(const struct rc_py_writer *self) {
+  if (self->fail_ns == 0) return false;
   struct ringcast_peer peer = {.size = sizeof peer};
   bool is_blocked = ringcast_writer_slowest(self->writer, &peer) > 0;
-  if (!is_blocked || peer.blocked_ns < (uint64_t)self->fail_ns) return rc;
-  return RC_PY_TOO_SLOW;
+  return is_blocked && peer.blocked_ns >= (uint64_t)self->fail_ns;
 }
 
 static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
@@ -37,14 +36,16 @@ static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil
   struct rc_py_writer *self = room->writer;
   if (timeout_ns != 0) self->waits++;
   int rc = ringcast_writer_reserve(self->writer, room->bytes, timeout_ns, &room->span);
-  return rc_py_told_apart(self, rc);
+  if (rc == -ETIMEDOUT && rc_py_is_reader_too_slow(self)) return RC_PY_TOO_SLOW;
+  return rc;
 }
 
-int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns, enum rc_py_span_kind then) {
-  struct rc_py_call *call = room->writer->base.call;
-  rc_py_spans_phase(call, RC_PY_SPAN_WAIT_ROOM);
+int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns,
+                  enum rc_py_trace_kind next_phase) {
+  struct rc_py_trace *trace = room->writer->base.trace;
+  rc_py_spans_phase(trace, RC_PY_PHASE_WAIT_ROOM);
   int rc = rc_py_wait(try_reserve, room, timeout_ns);
-  if (rc == 0) rc_py_spans_phase(call, then);
+  if (rc == 0) rc_py_spans_phase(trace, next_phase);
   return rc;
 }
 
@@ -54,21 +55,21 @@ uint64_t rc_py_writer_position(const struct rc_py_writer *self) {
 }
 
 int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
-  struct rc_py_call *call = self->base.call;
-  if (!call) return ringcast_writer_commit(self->writer, bytes, kind);
+  struct rc_py_trace *trace = self->base.trace;
+  if (!trace) return ringcast_writer_commit(self->writer, bytes, kind);
   uint64_t position = rc_py_writer_position(self);
-  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(trace, RC_PY_PHASE_PUBLISH);
   int rc = ringcast_writer_commit(self->writer, bytes, kind);
-  if (rc == 0) rc_py_spans_frame(call, position, bytes);
+  if (rc == 0) rc_py_spans_frame(trace, position, bytes);
   return rc;
 }
 
 void rc_py_writer_end_doomed(struct rc_py_writer *self) {
-  struct rc_py_lease *lease = &self->lease;
-  if (!lease->open || lease->exports > 0 || self->base.busy) return;
+  struct rc_py_open_span *open_span = &self->open_span;
+  if (!open_span->is_open || open_span->exports > 0 || self->base.busy) return;
   if (getpid() != self->base.pid) return;
-  lease->doomed = false;
-  lease->open = false;
+  open_span->doomed = false;
+  open_span->is_open = false;
   PyObject *type, *value, *traceback; /* an exception may be set */
   PyErr_Fetch(&type, &value, &traceback);
   int rc = ringcast_writer_abort(self->writer);
@@ -81,18 +82,17 @@ void rc_py_writer_end_doomed(struct rc_py_writer *self) {
 
 /* ---- A measured value ------------------------------------------------------------------------ */
 
-/* Raises a failure that is the value's own, if nothing is raised yet, and gives up the room. */
-static int give_up(struct rc_py_sending *sending, int rc) {
-  struct rc_py_writer *self = sending->writer;
-  rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, sending->bytes);
-  ringcast_writer_abort(self->writer);
+/* Gives up the room, for the exception that is set. After rc_py_commit nothing is given up: the
+ * room was reserved in the same call, for no fewer bytes, so the commit can't refuse. */
+static int abort_of_value(const struct rc_py_sending *sending) {
+  ringcast_writer_abort(sending->writer->writer);
   return RC_PY_OF_VALUE;
 }
 
 static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
   struct rc_py_writer *self = sending->writer;
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_ENCODE);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_ENCODE);
   if (rc < 0) return rc;
   bool is_spilled = room.span.bytes > self->info.ring_frame;
   size_t bytes;
@@ -103,51 +103,52 @@ static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *enco
                      "the value does not fit the frame that was planned for it (%s)",
                      strerror(-rc));
   }
-  return give_up(sending, RC_PY_RAISED);
+  return abort_of_value(sending);
 }
 
 static int commit_with_copies(struct rc_py_writer *self, const struct rc_py_encoding *encoding,
-                              struct ringcast_gpu_extent *lease, size_t bytes) {
-  uint64_t position = encoding->call ? rc_py_writer_position(self) : 0;
-  int rc = rc_py_gpu_commit(&self->device, encoding, lease, bytes);
-  if (rc == 0) rc_py_spans_frame(encoding->call, position, bytes);
+                              struct ringcast_gpu_extent *extent, size_t bytes) {
+  uint64_t position = encoding->trace ? rc_py_writer_position(self) : 0;
+  int rc = rc_py_gpu_commit(&self->device, encoding, extent, bytes);
+  if (rc == 0) rc_py_spans_frame(encoding->trace, position, bytes);
   return rc;
 }
 
-/* With the tensors in the pool, at `lease`; NULL: in the frame. */
+/* With the tensors in the pool, at `extent`; NULL: in the frame. */
 static int send_device_frame(struct rc_py_sending *sending, struct rc_py_encoding *encoding,
-                             struct ringcast_gpu_extent *lease) {
+                             struct ringcast_gpu_extent *extent) {
   struct rc_py_writer *self = sending->writer;
   sending->bytes = ringcast_plan_bytes(&encoding->plan);
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_ENCODE);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_ENCODE);
   if (rc < 0) return rc;
   size_t bytes;
-  rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, lease,
+  rc = rc_py_encoding_write_device(encoding, self->device.gpu, &room.span, sending->tag, extent,
                                    &bytes);
-  if (rc < 0) return give_up(sending, rc);
-  if (lease) rc = commit_with_copies(self, encoding, lease, bytes);
-  else rc = rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
-  return rc < 0 ? give_up(sending, rc) : 0;
+  if (rc == 0 && !extent) return rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
+  if (rc == 0) rc = commit_with_copies(self, encoding, extent, bytes); /* the device may refuse */
+  if (rc == 0) return 0;
+  rc_py_raise_of_frame(encoding->state, rc, &self->info, sending->bytes);
+  return abort_of_value(sending);
 }
 
 static int send_from_device(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
   struct rc_py_writer *self = sending->writer;
-  struct ringcast_gpu_extent lease;
-  int rc = rc_py_gpu_lease(&self->device, encoding, &lease);
+  struct ringcast_gpu_extent extent;
+  int rc = rc_py_gpu_lease(&self->device, encoding, &extent);
   if (rc == -EAGAIN || rc == -EMSGSIZE) return send_device_frame(sending, encoding, NULL);
   if (rc < 0) {
     rc_py_raise_of_frame(encoding->state, rc, &self->info, sending->bytes);
     return RC_PY_OF_VALUE;
   }
-  rc = send_device_frame(sending, encoding, &lease);
-  if (rc < 0) rc_py_gpu_drop(&self->device, &lease);
+  rc = send_device_frame(sending, encoding, &extent);
+  if (rc < 0) rc_py_gpu_drop(&self->device, &extent);
   return rc;
 }
 
 int rc_py_send_encoding(struct rc_py_sending *sending, struct rc_py_encoding *encoding) {
   sending->bytes = ringcast_plan_bytes(&encoding->plan);
-  encoding->call = sending->writer->base.call;
+  encoding->trace = sending->writer->base.trace;
   if (encoding->on_device) return send_from_device(sending, encoding);
   return send_frame(sending, encoding);
 }
@@ -158,8 +159,8 @@ int rc_py_send_encoding(struct rc_py_sending *sending, struct rc_py_encoding *en
 static void copy_rest(const struct rc_py_writer *self, const struct ringcast_span *span,
                       const void *data, size_t there) {
   bool is_spilled = span->bytes > self->info.ring_frame;
-  rc_py_copy(is_spilled, (uint8_t *)span->data + there, (const uint8_t *)data + there,
-             span->bytes - there);
+  rc_py_copy_maybe_without_gil(is_spilled, (uint8_t *)span->data + there,
+                               (const uint8_t *)data + there, span->bytes - there);
 }
 
 /* A frame that was made before; the tag belongs to the sending. */
@@ -175,7 +176,7 @@ static int send_packed(struct rc_py_sending *sending, const struct rc_py_packed 
     return RC_PY_OF_VALUE;
   }
   struct rc_py_reservation room = {.writer = self, .bytes = packed->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_COPY);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_COPY);
   if (rc < 0) return rc;
   struct ringcast_frame_header header;
   memcpy(&header, packed->data, sizeof header);
@@ -191,7 +192,7 @@ int rc_py_send_value(struct rc_py_sending *sending, PyObject *object) {
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == state->packed_type) return send_packed(sending, (void *)object);
   int32_t device = rc_py_writer_sends_from(self);
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   if (!rc_py_encoding_measure(&encoding, state, object, self->base.allow_pickle, device, false)) {
     return RC_PY_OF_VALUE;
   }
@@ -232,7 +233,7 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   self->base.value_failed = rc == RC_PY_OF_VALUE;
   if (rc == 0) self->sent = (int64_t)tag;
   PyObject *result = rc_py_sent(&sending, rc);
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }
 
@@ -256,7 +257,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
     if (rc == 0) rc_py_spend(&self->base, sending.bytes, RC_PY_SENT_UNIT);
     result = rc_py_sent(&sending, rc);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, result != Py_None);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }
 
@@ -275,7 +276,7 @@ static int send_view(struct rc_py_sending *sending, const Py_buffer *view) {
   struct rc_py_writer *self = sending->writer;
   sending->bytes = (uint64_t)view->len;
   struct rc_py_reservation room = {.writer = self, .bytes = sending->bytes};
-  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_SPAN_COPY);
+  int rc = rc_py_reserve(&room, sending->timeout_ns, RC_PY_PHASE_COPY);
   if (rc < 0) return rc;
   if (copy_view(self, &room.span, view) == 0) {
     return rc_py_commit(self, room.bytes, RINGCAST_KIND_BYTES);
@@ -292,12 +293,13 @@ send_any(struct rc_py_writer *self, PyObject *const *args, Py_ssize_t count, PyO
   Py_buffer view;
   if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_timeout(values[1], &sending.timeout_ns) || !rc_py_writer_begin(self)) return NULL;
-  PyObject *result = NULL;
+  int rc = RC_PY_RAISED;
   if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
-    result = rc_py_sent(&sending, send_view(&sending, &view));
+    rc = send_view(&sending, &view);
     PyBuffer_Release(&view);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
+  PyObject *result = rc_py_sent(&sending, rc);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }
 
@@ -326,7 +328,7 @@ PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ss
 static int send_text(struct rc_py_sending *sending, PyObject *utf8) {
   struct rc_py_encoding encoding = {.state = rc_py_state_of(sending->writer),
                                     .root = RINGCAST_ROOT_VALUE};
-  rc_py_spans_phase(sending->writer->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(sending->writer->base.trace, RC_PY_PHASE_ENCODE);
   rc_py_parts_begin(&encoding);
   int rc = RC_PY_RAISED;
   if (rc_py_part_add_buffer(&encoding, utf8, RINGCAST_ITEM_ERROR) &&
@@ -352,6 +354,6 @@ PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ss
   int rc = send_text(&sending, args[0]);
   if (rc == 0) self->sent = (int64_t)tag;
   PyObject *result = rc_py_sent(&sending, rc);
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result && sending.timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, rc == -EAGAIN);
   return result;
 }

@@ -28,6 +28,7 @@ struct batch {
   uint32_t count, done; /* of the messages: filled in, and sent */
   size_t sent;          /* in batches before */
   size_t used;          /* bytes of the memory */
+  bool is_full;         /* the last try to send found no room */
   int64_t timeout_ns, deadline;
   struct ringcast_message messages[MESSAGES];
   uint8_t *memory; /* of encoded values; NULL: none yet */
@@ -37,11 +38,12 @@ struct batch {
 static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct batch *batch = context;
   bool waits = timeout_ns != 0;
-  rc_py_spans_phase(batch->writer->base.call, waits ? RC_PY_SPAN_WAIT_ROOM : RC_PY_SPAN_PUBLISH);
+  rc_py_spans_phase(batch->writer->base.trace, waits ? RC_PY_PHASE_WAIT_ROOM : RC_PY_PHASE_PUBLISH);
   while (batch->done < batch->count) {
     int sent = ringcast_writer_send_many(batch->writer->writer, batch->messages + batch->done,
                                          batch->count - batch->done, timeout_ns);
-    if (sent < 0) return rc_py_told_apart(batch->writer, sent);
+    if (sent == -ETIMEDOUT && rc_py_is_reader_too_slow(batch->writer)) return RC_PY_TOO_SLOW;
+    if (sent < 0) return sent;
     batch->done += (uint32_t)sent;
     if (timeout_ns > 1 && batch->done < batch->count) return -EAGAIN;
   }
@@ -52,24 +54,25 @@ static int try_send(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
 static __attribute__((noinline)) void record(struct batch *batch, uint64_t at) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < batch->done; i++) bytes += batch->messages[i].bytes;
-  if (batch->done > 0) rc_py_spans_frame(batch->writer->base.call, at, bytes);
+  if (batch->done > 0) rc_py_spans_frame(batch->writer->base.trace, at, bytes);
 }
 
 /* False: raised. */
 static bool flush(struct batch *batch) {
   struct rc_py_writer *self = batch->writer;
-  struct rc_py_call *call = self->base.call;
+  struct rc_py_trace *trace = self->base.trace;
   if (batch->count == 0) return true;
   uint64_t at = 0;
-  if (call) at = rc_py_writer_position(self);
-  rc_py_spans_phase(call, RC_PY_SPAN_PUBLISH);
+  if (trace) at = rc_py_writer_position(self);
+  rc_py_spans_phase(trace, RC_PY_PHASE_PUBLISH);
   int rc = rc_py_wait_until(try_send, NULL, batch, batch->timeout_ns, &batch->deadline);
   if (rc < 0) {
     uint64_t bytes = batch->messages[batch->done].bytes;
     rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   }
+  batch->is_full = rc == -EAGAIN;
   rc_py_watch_after(&self->base, rc);
-  if (call) record(batch, at);
+  if (trace) record(batch, at);
   batch->sent += batch->done;
   batch->count = 0;
   batch->done = 0;
@@ -110,6 +113,7 @@ static bool send_alone(struct batch *batch, PyObject *object, struct rc_py_encod
   struct rc_py_sending sending = {
       .writer = batch->writer, .timeout_ns = time_left(batch), .tag = tag};
   int rc = encoding ? rc_py_send_encoding(&sending, encoding) : rc_py_send_value(&sending, object);
+  batch->is_full = rc == -EAGAIN;
   PyObject *none = rc_py_sent(&sending, rc);
   Py_XDECREF(none);
   if (none) batch->sent++;
@@ -144,7 +148,7 @@ static bool add_object(struct batch *batch, PyObject *object, uint32_t tag) {
 
 static bool add_value(struct batch *batch, PyObject *object, uint32_t tag) {
   struct rc_py_writer *self = batch->writer;
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   if (PyBytes_CheckExact(object) && PyBytes_GET_SIZE(object) <= SMALL && tag == 0) {
     return add(batch, PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object),
                RINGCAST_KIND_BYTES);
@@ -179,14 +183,15 @@ static void note_sent(size_t sent) {
   PyErr_Restore(type, error, traceback);
 }
 
-static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns,
-                     uint32_t tag) {
+static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeout_ns, uint32_t tag,
+                     bool *is_full) {
   struct batch batch; /* to clear the messages would take longer than to send a few */
   batch.writer = self;
   batch.count = 0;
   batch.done = 0;
   batch.sent = 0;
   batch.used = 0;
+  batch.is_full = false;
   batch.timeout_ns = timeout_ns;
   batch.deadline = timeout_ns > 0 ? rc_py_now_ns() + timeout_ns : 0;
   batch.memory = NULL;
@@ -198,6 +203,7 @@ static bool send_all(struct rc_py_writer *self, PyObject *values, int64_t timeou
   else if (batch.count > 0) flush_after_failure(&batch); /* a failed flush leaves nothing */
   if (!ok) note_sent(batch.sent);
   PyMem_RawFree(batch.memory);
+  *is_full = batch.is_full;
   return ok;
 }
 
@@ -216,10 +222,10 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
     note_sent(0);
     return NULL;
   }
-  bool ok = false;
+  bool ok = false, is_full;
   if (rc_py_writer_begin(self)) {
-    ok = send_all(self, all, timeout_ns, (uint32_t)tag);
-    rc_py_writer_end(self, RC_PY_SPAN_SEND, !ok && timeout_ns == 0);
+    ok = send_all(self, all, timeout_ns, (uint32_t)tag, &is_full);
+    rc_py_writer_end(self, RC_PY_CALL_SEND, is_full);
   } else {
     note_sent(0);
   }

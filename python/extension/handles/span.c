@@ -3,9 +3,9 @@
  * Frames that are filled in place: Writer.reserve and compose, commit and abort; and Span, Python's
  * view of the ring while writing.
  *
- * The Writer owns the lease (open or not, and the count of exports); a Span names the lease by its
+ * The Writer owns the open span (open or not, and the count of exports); a Span names it by its
  * generation. So a dropped Span leaves the reservation open for Writer.commit(). While a memoryview
- * exists the lease can't end: BufferError, as mmap does.
+ * exists the open span can't end: BufferError, as mmap does.
  */
 #include "python/extension/handles/writer.h"
 
@@ -23,7 +23,7 @@ struct span {
 
 /* ---- Reserving ------------------------------------------------------------------------------- */
 
-/* Opens the lease of a reservation that was just made. NULL: raised, and the reservation is
+/* Opens a reservation that was just made to Python. NULL: raised, and the reservation is
  * aborted. */
 static PyObject *span_new(struct rc_py_writer *writer, const struct ringcast_span *reserved) {
   PyTypeObject *type = rc_py_state_of(writer)->span_type;
@@ -33,9 +33,10 @@ static PyObject *span_new(struct rc_py_writer *writer, const struct ringcast_spa
     return NULL;
   }
   writer->span = *reserved;
-  writer->lease = (struct rc_py_lease){.open = true, .generation = writer->lease.generation + 1};
+  writer->open_span =
+      (struct rc_py_open_span){.is_open = true, .generation = writer->open_span.generation + 1};
   self->writer = (struct rc_py_writer *)Py_NewRef((PyObject *)writer);
-  self->generation = writer->lease.generation;
+  self->generation = writer->open_span.generation;
   return (PyObject *)self;
 }
 
@@ -66,15 +67,15 @@ PyObject *rc_py_writer_reserve(PyObject *object, PyObject *const *args, Py_ssize
     return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
   struct rc_py_reservation room = {.writer = self, .bytes = bytes};
-  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_SPAN_WAIT_ROOM);
+  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_PHASE_WAIT_ROOM);
   if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
-  else rc_py_spans_frame(self->base.call, rc_py_writer_position(self), room.span.bytes);
+  else rc_py_spans_frame(self->base.trace, rc_py_writer_position(self), room.span.bytes);
   rc_py_watch_after(&self->base, rc);
   rc_py_writer_leave(self);
   PyObject *span = NULL;
   if (rc == 0) span = span_new(self, &room.span);
-  if (span) self->lease.estimated = bytes > PY_SSIZE_T_MAX;
-  rc_py_spans_end(&self->base.call, RC_PY_SPAN_NONE, rc == -EAGAIN);
+  if (span) self->open_span.estimated = bytes > PY_SSIZE_T_MAX;
+  rc_py_spans_end(&self->base.trace, RC_PY_CALL_NONE, rc == -EAGAIN);
   return span;
 }
 
@@ -115,18 +116,19 @@ static int fill(struct rc_py_writer *self, struct rc_py_encoding *encoding,
   return bytes == span->bytes ? 0 : -EPROTO;
 }
 
-/* (Span, places); nothing is left open after an error. */
+/* (Span, places); nothing is left open after an error. `is_full`: a try found no room. */
 static PyObject *compose(struct rc_py_writer *self, struct rc_py_encoding *encoding,
-                         int64_t timeout_ns, uint32_t tag) {
+                         int64_t timeout_ns, uint32_t tag, bool *is_full) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct rc_py_reservation room = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_SPAN_ENCODE);
+  int rc = rc_py_reserve(&room, timeout_ns, RC_PY_PHASE_ENCODE);
   rc_py_watch_after(&self->base, rc);
+  *is_full = rc == -EAGAIN;
   if (rc < 0) return rc_py_raise_of_frame(state, rc, &self->info, room.bytes);
   PyObject *places = NULL;
   rc = fill(self, encoding, &room.span, tag);
   if (rc == 0) {
-    rc_py_spans_frame(self->base.call, rc_py_writer_position(self), room.bytes);
+    rc_py_spans_frame(self->base.trace, rc_py_writer_position(self), room.bytes);
     places = places_of(encoding, room.span.data);
   } else {
     rc_py_raise(state, rc);
@@ -159,14 +161,15 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
   if (!rc_py_integer("tag", args[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!knows_empty(state) || !rc_py_writer_begin(self)) return NULL;
   PyObject *composed = NULL;
-  rc_py_spans_phase(self->base.call, RC_PY_SPAN_ENCODE);
+  bool is_full = false;
+  rc_py_spans_phase(self->base.trace, RC_PY_PHASE_ENCODE);
   int32_t device = self->takes_cuda ? RC_PY_FROM_EACH : RC_PY_FROM_NONE;
   if (rc_py_encoding_measure(&encoding, state, args[0], self->base.allow_pickle, device, true)) {
-    encoding.call = self->base.call;
-    composed = compose(self, &encoding, timeout_ns, (uint32_t)tag);
+    encoding.trace = self->base.trace;
+    composed = compose(self, &encoding, timeout_ns, (uint32_t)tag, &is_full);
     rc_py_encoding_clear(&encoding);
   }
-  rc_py_writer_end(self, RC_PY_SPAN_NONE, !composed && timeout_ns == 0);
+  rc_py_writer_end(self, RC_PY_CALL_NONE, is_full);
   return composed;
 }
 
@@ -175,17 +178,17 @@ PyObject *rc_py_writer_compose(PyObject *object, PyObject *const *args, Py_ssize
 /* The result of commit or abort. A forked child gets ECHILD, whether or not a reservation is
  * open. */
 static PyObject *ended(struct rc_py_writer *self, int rc) {
-  if (rc == -EINVAL && !self->lease.open) {
+  if (rc == -EINVAL && !self->open_span.is_open) {
     return PyErr_Format(PyExc_ValueError, "no reservation is open");
   }
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  self->lease.open = false;
+  self->open_span.is_open = false;
   return Py_NewRef(Py_None);
 }
 
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
-  if (!self->lease.open || self->lease.exports == 0) return true;
-  rc_py_raise_exported(self->lease.exports, verb, "Span");
+  if (!self->open_span.is_open || self->open_span.exports == 0) return true;
+  rc_py_raise_exported(self->open_span.exports, verb, "Span");
   return false;
 }
 
@@ -193,7 +196,8 @@ bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
  * readers of another ring would look in the wrong place. */
 static bool is_whole(const struct rc_py_writer *self, uint64_t bytes, uint64_t kind) {
   struct ringcast_frame_reader opened;
-  if (kind != RINGCAST_KIND_TENSORS || !self->lease.open || bytes > self->span.bytes) return true;
+  if (kind != RINGCAST_KIND_TENSORS || !self->open_span.is_open || bytes > self->span.bytes)
+    return true;
   if (ringcast_frame_open(&opened, self->span.data, bytes) < 0) return true;
   if (opened.device_epoch == 0) return true;
   rc_py_raise_text(rc_py_state_of((void *)self), ENOTSUP,
@@ -207,7 +211,7 @@ PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_
   static const char *const names[] = {"n", "kind", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyObject *values[2] = {NULL};
-  uint64_t bytes = self->lease.open ? self->span.bytes : 0;
+  uint64_t bytes = self->open_span.is_open ? self->span.bytes : 0;
   uint64_t kind = RINGCAST_KIND_BYTES;
   if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values)) return NULL;
   bool has_size = values[0] && values[0] != Py_None;
@@ -215,14 +219,14 @@ PyObject *rc_py_writer_commit(PyObject *object, PyObject *const *args, Py_ssize_
   if (values[1] && !rc_py_integer("kind", values[1], 0, UINT16_MAX, &kind)) return NULL;
   if (!rc_py_writer_begin(self)) return NULL;
   PyObject *result = NULL;
-  if (self->lease.open && self->lease.estimated && !has_size) {
+  if (self->open_span.is_open && self->open_span.estimated && !has_size) {
     PyErr_SetString(PyExc_ValueError,
                     "the size of this reservation is an estimate: tell how many bytes are the "
                     "frame's, by commit(n)");
   } else if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind)) {
     result = ended(self, rc_py_commit(self, bytes, (uint16_t)kind));
   }
-  rc_py_writer_end(self, RC_PY_SPAN_SEND, !result);
+  rc_py_writer_end(self, RC_PY_CALL_SEND, !result);
   return result;
 }
 
@@ -238,12 +242,12 @@ PyObject *rc_py_writer_abort(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 /* ---- Span ------------------------------------------------------------------------------------ */
 
-static bool is_current(const struct rc_py_lease *lease, uint64_t generation) {
-  return lease->open && lease->generation == generation;
+static bool is_current(const struct rc_py_open_span *open_span, uint64_t generation) {
+  return open_span->is_open && open_span->generation == generation;
 }
 
 static bool span_check(const struct span *self) {
-  if (is_current(&self->writer->lease, self->generation)) return true;
+  if (is_current(&self->writer->open_span, self->generation)) return true;
   const char *text = "this Span was committed or aborted already";
   if (!self->writer->writer) text = "this Span is of no use any more: the Writer was closed";
   PyErr_SetString(PyExc_ValueError, text);
@@ -254,19 +258,19 @@ static int span_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   struct span *self = (struct span *)object;
   view->obj = NULL;
   if (!span_check(self)) return -1;
-  if (self->writer->lease.moving) {
+  if (self->writer->open_span.moving) {
     PyErr_SetString(PyExc_RuntimeError, "this Span is being grown, by another thread");
     return -1;
   }
   const struct ringcast_span *span = &self->writer->span;
   int rc = PyBuffer_FillInfo(view, object, span->data, (Py_ssize_t)span->bytes, 0, flags);
-  if (rc == 0) self->writer->lease.exports++;
+  if (rc == 0) self->writer->open_span.exports++;
   return rc;
 }
 
 static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
   struct rc_py_writer *writer = ((struct span *)object)->writer;
-  if (--writer->lease.exports == 0 && writer->lease.doomed) rc_py_writer_end_doomed(writer);
+  if (--writer->open_span.exports == 0 && writer->open_span.doomed) rc_py_writer_end_doomed(writer);
 }
 
 static Py_ssize_t span_length(PyObject *object) {
@@ -279,14 +283,15 @@ static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) 
   struct rc_py_reservation *room = context;
   struct rc_py_writer *self = room->writer;
   int rc = ringcast_writer_grow(self->writer, room->bytes, timeout_ns, &room->span);
-  return rc_py_told_apart(self, rc);
+  if (rc == -ETIMEDOUT && rc_py_is_reader_too_slow(self)) return RC_PY_TOO_SLOW;
+  return rc;
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
   struct rc_py_reservation room = {.writer = writer, .bytes = bytes};
-  writer->lease.moving = true;
+  writer->open_span.moving = true;
   int rc = rc_py_wait(try_grow, &room, timeout_ns);
-  writer->lease.moving = false;
+  writer->open_span.moving = false;
   if (rc == 0) writer->span = room.span;
   return rc;
 }
@@ -329,19 +334,19 @@ static PyObject *span_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 static PyObject *span_exit(PyObject *object, PyObject *args) {
   struct span *self = (struct span *)object;
-  struct rc_py_lease *lease = &self->writer->lease;
-  if (!is_current(lease, self->generation)) Py_RETURN_NONE;
+  struct rc_py_open_span *open_span = &self->writer->open_span;
+  if (!is_current(open_span, self->generation)) Py_RETURN_NONE;
   PyObject *writer = (PyObject *)self->writer;
   bool has_raised = PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
   if (!has_raised) return rc_py_writer_commit(writer, NULL, 0, NULL);
-  if (lease->exports == 0) return rc_py_writer_abort(writer, NULL);
-  lease->doomed = true;
+  if (open_span->exports == 0) return rc_py_writer_abort(writer, NULL);
+  open_span->doomed = true;
   Py_RETURN_NONE;
 }
 
 static PyObject *span_repr(PyObject *object) {
   struct span *self = (struct span *)object;
-  if (!is_current(&self->writer->lease, self->generation)) {
+  if (!is_current(&self->writer->open_span, self->generation)) {
     return PyUnicode_FromString("<ringcast.Span, done>");
   }
   return PyUnicode_FromFormat("<ringcast.Span of %zu bytes>", self->writer->span.bytes);

@@ -79,14 +79,14 @@ struct arrival {
 };
 
 static int try_next(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
-  struct arrival *call = context;
-  return ringcast_tap_next(call->tap, timeout_ns, &call->frame);
+  struct arrival *arrival = context;
+  return ringcast_tap_next(arrival->tap, timeout_ns, &arrival->frame);
 }
 
 static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_frame *frame) {
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
   if (!bytes) return NULL;
-  rc_py_copy(false, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  rc_py_copy_maybe_without_gil(false, PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position,
                                (int)frame->kind, bytes);
 }
@@ -96,15 +96,15 @@ static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_fr
 static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   if (!rc_py_handle_enter(&self->base)) return NULL;
   struct rc_py_state *state = rc_py_state_of(self);
-  struct arrival call = {.tap = self->tap};
-  int rc = rc_py_wait(try_next, &call, timeout_ns);
+  struct arrival arrival = {.tap = self->tap};
+  int rc = rc_py_wait(try_next, &arrival, timeout_ns);
   self->has_ended = rc == -EPIPE;
   const struct rc_py_decode_options options = {.classes = &self->classes,
                                                .allow_pickle = self->base.allow_pickle};
   PyObject *object = NULL;
   if (rc < 0) rc_py_raise(state, rc);
-  else if (tag) object = rc_py_decode(state, &call.frame, &options, tag);
-  else object = make_tapped(state, &call.frame);
+  else if (tag) object = rc_py_decode(state, &arrival.frame, &options, tag);
+  else object = make_tapped(state, &arrival.frame);
   rc_py_handle_leave(&self->base);
   return object;
 }

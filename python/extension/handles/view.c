@@ -33,7 +33,7 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
     PyErr_NoMemory();
   } else {
     const struct rc_py_decode_options options = {.reader = reader->reader,
-                                                 .holder = &reader->device.holder,
+                                                 .receiver = &reader->device.receiver,
                                                  .classes = &reader->classes,
                                                  .allow_pickle = reader->base.allow_pickle,
                                                  .hold = reader->hold,
@@ -65,7 +65,7 @@ static PyObject *next_view(struct rc_py_reader *self, int64_t timeout_ns) {
     if (!frame) return NULL;
     PyObject *view = view_new(self, frame);
     const struct ringcast_frame *lent = rc_py_frame_of(frame);
-    rc_py_spans_frame(self->base.call, lent->position, lent->bytes);
+    rc_py_spans_frame(self->base.trace, lent->position, lent->bytes);
     bool skips = !view && self->device.gpu && rc_py_gpu_skips(&self->device);
     if (!view) rc_py_frame_give_up(frame);
     Py_DECREF(frame);
@@ -81,7 +81,9 @@ PyObject *rc_py_reader_view(PyObject *object, PyObject *const *args, Py_ssize_t 
   /* To lend and to decode are two calls of the library's, and one for the spans. */
   rc_py_handle_begin(&self->base);
   PyObject *view = next_view(self, timeout_ns);
-  rc_py_spans_end(&self->base.call, RC_PY_SPAN_RECV, !view && timeout_ns == 0);
+  bool is_try = timeout_ns == 0;
+  bool is_nothing = !view && is_try && PyErr_ExceptionMatches(PyExc_TimeoutError);
+  rc_py_spans_end(&self->base.trace, RC_PY_CALL_RECV, is_nothing);
   return view;
 }
 

@@ -57,7 +57,7 @@ void rc_py_warming_keep(struct rc_py_reader *self, const struct ringcast_frame *
   if (!warming->is_asked) return;
   warming->is_asked = false;
   warming->frame.bytes = 0;
-  bool is_for_device = rc_py_has_device(frame) || self->device.holder.map.to == RC_PY_MAP_CUDA;
+  bool is_for_device = rc_py_has_device(frame) || self->device.receiver.map.to == RC_PY_MAP_CUDA;
   if (ran_code || is_for_device || frame->bytes > MOST_BYTES) return;
   uint8_t *data = warming->memory + 16; /* as in the ring: 16 bytes into a line */
   memcpy(data, frame->data, frame->bytes);

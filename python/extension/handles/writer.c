@@ -133,8 +133,8 @@ struct attendance {
 };
 
 static int try_wait_readers(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
-  struct attendance *call = context;
-  return ringcast_writer_wait_readers(call->writer, call->count, timeout_ns);
+  struct attendance *attendance = context;
+  return ringcast_writer_wait_readers(attendance->writer, attendance->count, timeout_ns);
 }
 
 static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -147,8 +147,8 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
     return NULL;
   }
   if (!rc_py_writer_enter(self)) return NULL;
-  struct attendance call = {.writer = self->writer, .count = (uint32_t)wanted};
-  int rc = rc_py_wait(try_wait_readers, &call, timeout_ns);
+  struct attendance attendance = {.writer = self->writer, .count = (uint32_t)wanted};
+  int rc = rc_py_wait(try_wait_readers, &attendance, timeout_ns);
   rc_py_writer_leave(self);
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
   return PyLong_FromLong(rc);
@@ -222,7 +222,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
     ringcast_writer *writer = self->writer;
     self->writer = NULL;
     self->base.closed = true;
-    self->lease.open = false;
+    self->open_span.is_open = false;
     rc_py_gpu_writer_shut(&self->device);
     ringcast_writer_close(writer);
   }

@@ -14,9 +14,9 @@
 #include "python/extension/handles/gpu.h"
 
 /* A reservation open to Python. A Span holds the generation at its creation: if the generation
- * differs, or `open` is false, the Span is stale. */
-struct rc_py_lease {
-  bool open;
+ * differs, or `is_open` is false, the Span is stale. */
+struct rc_py_open_span {
+  bool is_open;
   bool estimated; /* the size is an estimate: commit() must tell how many bytes are the frame's */
   bool doomed;    /* to be given back as soon as the last memoryview goes */
   bool moving;    /* a grow is in progress */
@@ -31,7 +31,7 @@ struct rc_py_writer {
   /* How long a reader may block the writer before calls fail; 0: for ever, or the reader is
    * evicted. */
   int64_t fail_ns;
-  struct rc_py_lease lease;
+  struct rc_py_open_span open_span;
   struct ringcast_span span;
   bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
   uint64_t waits;  /* for room: each may have evicted a reader */
@@ -53,18 +53,18 @@ static inline bool rc_py_writer_enter(struct rc_py_writer *self) {
 static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   rc_py_handle_leave(&self->base);
   /* The last array may have gone during the call. */
-  if (self->lease.doomed) rc_py_writer_end_doomed(self);
+  if (self->open_span.doomed) rc_py_writer_end_doomed(self);
 }
-/* The same, with spans: of a whole send, or RC_PY_SPAN_NONE. */
+/* The same, with spans: of a whole send, or RC_PY_CALL_NONE. */
 static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
   if (!rc_py_writer_enter(self)) return false;
   rc_py_handle_begin(&self->base);
   return true;
 }
-static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_span_kind kind,
+static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_trace_kind kind,
                                     bool is_nothing) {
   rc_py_writer_leave(self);
-  rc_py_spans_end(&self->base.call, kind, is_nothing);
+  rc_py_spans_end(&self->base.trace, kind, is_nothing);
 }
 
 /* As struct rc_py_encoding.sends_from. */
@@ -81,15 +81,16 @@ struct rc_py_reservation {
   size_t bytes;
   struct ringcast_span span;
 };
-/* Waits for room, with the phase wait_room, and begins the phase `then`. As rc_py_wait. */
-int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns, enum rc_py_span_kind then);
+/* Waits for room, with the phase wait_room, and begins the phase `next_phase`. As rc_py_wait. */
+int rc_py_reserve(struct rc_py_reservation *room, int64_t timeout_ns,
+                  enum rc_py_trace_kind next_phase);
 /* Where the next frame starts, as readers will see it. */
 uint64_t rc_py_writer_position(const struct rc_py_writer *self);
 /* ringcast_writer_commit as the phase publish, of the frame at the present position. */
 int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind);
-/* Splits the library's -ETIMEDOUT: RC_PY_TOO_SLOW, or -ETIMEDOUT if the attempt's own time is
- * up. */
-int rc_py_told_apart(const struct rc_py_writer *self, int rc);
+/* After the library's -ETIMEDOUT, which has two reasons: true if a reader has blocked the writer
+ * for as long as it may, false if only the attempt's own time is up. */
+bool rc_py_is_reader_too_slow(const struct rc_py_writer *self);
 
 /* A value on its way. */
 struct rc_py_sending {
