@@ -52,6 +52,7 @@ static int open_device(int32_t ordinal, struct rc_device *out) {
 
 int rc_device_open(int32_t ordinal, struct rc_device *out) {
   struct rc_cuda_entry entry;
+  *out = (struct rc_device){0};
   if (!rc_cuda())
     return rc_fail(rc_cuda_status()->mode == RC_CUDA_FORKED ? -ECHILD : -ENODEV,
                    "there is no GPU to use: %s", rc_cuda_status()->why);
