@@ -52,10 +52,12 @@ static int open_device(int32_t ordinal, struct rc_device *out) {
 
 int rc_device_open(int32_t ordinal, struct rc_device *out) {
   struct rc_cuda_entry entry;
-  *out = (struct rc_device){0};
-  if (!rc_cuda())
-    return rc_fail(rc_cuda_status()->mode == RC_CUDA_FORKED ? -ECHILD : -ENODEV,
-                   "there is no GPU to use: %s", rc_cuda_status()->why);
+  *out = (struct rc_device){.cuda = rc_cuda()};
+  if (!out->cuda) {
+    int code = rc_cuda_status()->mode == RC_CUDA_FORKED ? -ECHILD : -ENODEV;
+    rc_fail(code, "there is no GPU to use: %s", rc_cuda_status()->why);
+    return code;
+  }
   rc_cuda_relax(&entry);
   int failed = open_device(ordinal, out);
   rc_cuda_leave(&entry);
