@@ -306,7 +306,7 @@ static void end_retained_if_wanted(ringcast_reader *reader) {
   if (rc_likely(reader->retained == 0)) return;
   /* K3 <- K1; relaxed: see retain.c. */
   const uint64_t wanted = rc_load_relaxed(&reader->ring.view.control->wanted);
-  if (wanted > reader->ring.cursor && wanted != UINT64_MAX) end_retained(reader, wanted);
+  if (wanted > reader->ring.cursor && wanted != RC_WANTED_NONE) end_retained(reader, wanted);
 }
 
 /* ---- Waiting for a frame --------------------------------------------------------------------- */
@@ -391,7 +391,7 @@ static int arm(struct reader_wait *wait) {
   return -EAGAIN;
 }
 
-/* No frame is available yet, or an argument is invalid. */
+/* Takes a frame, and waits for it if need be. */
 static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
   ringcast_reader *reader = wait->reader;
   int result = rc_check_wait(reader->forks, timeout_ns);

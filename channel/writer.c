@@ -2,8 +2,8 @@
 /*
  * The writer: its life, and the way of a message into the ring.
  *
- *   reserve   takes room at once while the last grant lasts; else reserve.c waits for room, or
- *             takes spill memory
+ *   reserve   takes room at once while the last grant lasts; else reserve.c asks for another,
+ *             waits for room, or takes spill memory
  *   fill      the caller writes into the span
  *   commit    stores the commit word (rc_ring_publish), counts, and wakes readers that sleep
  *

@@ -355,7 +355,7 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   uint64_t position = writer->tail, lines = rc_frame_lines(bytes), end = position + lines;
   struct rc_frame_header *frame = rc_frame_at(ring, position);
   RC_POINT(PUBLISH);
-  /* Otherwise the word at `end` was zeroed ahead, and no byte of the reservation lies there. */
+  /* The word at `end` was not zeroed ahead, or the reservation reached over it. */
   if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_lines(writer->reserved))) {
     rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
     writer->zeroed = lines;

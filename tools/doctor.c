@@ -288,7 +288,7 @@ static int keep_one(void) {
   ringcast_retained *kept = NULL;
   struct ringcast_frame frame;
   struct ringcast_span span;
-  void *data;
+  void *data = NULL;
   int result = ringcast_writer_create_ex(&options, &writer);
   if (result == 0)
     result = ringcast_reader_attach_ex(ringcast_writer_handle(writer), &keeps, &reader);
@@ -297,7 +297,7 @@ static int keep_one(void) {
   if (result == 0) result = ringcast_writer_commit(writer, span.bytes, 0);
   if (result == 0) result = ringcast_reader_next(reader, 0, &frame);
   if (result == 0) result = ringcast_reader_retain(reader, &frame, &kept, &data);
-  if (result == 0) *(char *)data = 'y'; /* the ring must not show this byte */
+  if (result == 0 && data) *(char *)data = 'y'; /* the ring must not show this byte */
   if (result == 0 && *(const char *)frame.data != 'x') result = -EIO;
   ringcast_retained_release(kept);
   ringcast_reader_close(reader);

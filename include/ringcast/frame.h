@@ -147,10 +147,10 @@ struct ringcast_dtype {
 struct ringcast_frame_header {
   uint32_t magic;
   uint16_t version;
-  uint16_t root;       /* enum ringcast_root */
-  uint32_t tag;        /* a number of the sender's; without a meaning for ringcast */
-  uint32_t count;      /* entries */
-  uint64_t bytes;      /* of the frame, this header included */
+  uint16_t root;  /* enum ringcast_root */
+  uint32_t tag;   /* a number of the sender's; a reader can start at the newest frame of a tag */
+  uint32_t count; /* entries */
+  uint64_t bytes; /* of the frame, this header included */
   uint64_t meta_bytes; /* keys and dimensions: they start at 48 + 64 * count */
   /* From version 3 on, 0 unless a tensor is in a pool: the words that say when the tensor is ready.
    * Then neither the epoch nor the generation is 0. */

@@ -45,7 +45,7 @@ bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssiz
  *   -ETIMEDOUT     the time is up, or the attempt gave RC_PY_TOO_SLOW: the wait ends early
  *   RC_PY_RAISED   a signal's handler raised, or the attempt did
  *   else           the result of the attempt
- * An attempt's own -EAGAIN, -ETIMEDOUT or -EINTR only means that it is to be made again. */
+ * Within the time an attempt's own -EAGAIN, -ETIMEDOUT or -EINTR means: make it again. */
 typedef int (*rc_py_attempt)(void *context, int64_t timeout_ns, bool has_gil);
 int rc_py_wait(rc_py_attempt attempt, void *context, int64_t timeout_ns);
 /* rc_py_wait for one of several waits with a common timeout: `deadline` is 0 until the first of the

@@ -4,10 +4,11 @@
  *
  * The entries are read once, in order. Text and scalars are made at once. For tensors, arrays,
  * bytes, buffers and the streams of nested values, memory is allocated and the copy is put on a
- * list; the list is then executed without the GIL. Only then is the pickle loaded, from a copy too,
- * the leaves filled in and the nested values made (containers_read.c). So code that runs during
- * decoding finds its parts complete and out of the sender's reach. Before that, the decoder checks
- * whether the reader was evicted during the copies.
+ * list; the list is then executed, without the GIL if large. Only then is the pickle loaded, from a
+ * copy too, the leaves filled in and the nested values made (containers_read.c). So code that runs
+ * during decoding finds its parts complete and out of the sender's reach. Before that, the decoder
+ * checks whether the reader was evicted during the copies; a frame without such code is checked by
+ * its release.
  *
  * For a view, arrays and tensors are made over the frame's own memory, without a copy
  * (view_arrays.c). For a single item of a dict, only the item's entries are read (inspect.c).

@@ -15,7 +15,7 @@ struct rc_py_decode_options {
   struct rc_py_hold *hold; /* of arrays that stay in the frame; NULL: arrays are copied */
   const struct rc_py_selection *selection; /* of a dict, only the selected entries; NULL: all */
   uint64_t *arrays;                        /* set to the bytes of the large arrays; may be NULL */
-  bool is_last;                            /* the frame is given back next, without further reads */
+  bool is_last;        /* no further read of the frame's device tensors: RINGCAST_GPU_LAST */
   bool *device_failed; /* set to whether the device's part of the work raised; may be NULL */
 };
 /* The object in a frame of either kind; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted

@@ -11,9 +11,9 @@
  * size is known to the byte.
  *
  * Write: first the entries are built, which fixes each part's place in the ring; then all data is
- * copied in one go, without the GIL if large. No Python code runs and nothing is allocated. So the
- * only possible failure is a mismatch between the library's plan and build. An exception are
- * hashes: hash.c calls hashlib, which runs no user code.
+ * copied in one go, without the GIL if large. With hashes, tensors are copied one by one, and
+ * hashlib is called (hash.c), which runs no user code. No other Python code runs, and the only
+ * other failure is a mismatch between the library's plan and build.
  */
 #include "python/extension/codec/encode.h"
 
@@ -277,7 +277,8 @@ static bool measure_plain_items(struct rc_py_encoding *encoding, PyObject *dict)
       encoding->parts[i].kind = RINGCAST_ITEM_OBJECT; /* an ITEM and nothing else */
       continue;
     }
-    /* Two references are the dict's and the part's; an array's buffer adds another. */
+    /* The dict and the part have two; to export an array's buffer adds one, but that comes later.
+     */
     bool may_repeat = Py_REFCNT(value) > 2;
     int described = describe_plain(encoding, i, &step);
     if (described < 0) return false;

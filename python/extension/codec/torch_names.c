@@ -43,6 +43,11 @@ static enum rc_py_put put_name(struct rc_py_encoding *encoding, uint8_t tag, PyO
   return put;
 }
 
+static uint8_t *write_size(uint8_t *at, int64_t value) {
+  memcpy(at, &value, sizeof value);
+  return at + sizeof value;
+}
+
 /* LEAF: a number is symbolic. */
 static enum rc_py_put put_size(struct rc_py_encoding *encoding, PyObject *size) {
   size_t count = (size_t)PyTuple_GET_SIZE(size);
@@ -51,13 +56,12 @@ static enum rc_py_put put_size(struct rc_py_encoding *encoding, PyObject *size) 
   *at++ = RINGCAST_TAG_SIZE;
   at = rc_py_write_count(at, count);
   for (size_t i = 0; i < count; i++) {
-    int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(size, (Py_ssize_t)i));
+    const long long value = PyLong_AsLongLong(PyTuple_GET_ITEM(size, (Py_ssize_t)i));
     if (value == -1 && PyErr_Occurred()) {
       PyErr_Clear();
       return RC_PY_PUT_LEAF;
     }
-    memcpy(at, &value, sizeof value);
-    at += sizeof value;
+    at = write_size(at, value);
   }
   return rc_py_stream_end(encoding, at);
 }

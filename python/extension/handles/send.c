@@ -5,7 +5,8 @@
  * A value takes these steps to the ring:
  *
  *   arguments   rc_py_writer_send
- *   measure     rc_py_send_value: the entries of the frame, and its size (codec/encode.h)
+ *   measure     rc_py_encoding_measure: the entries of the frame, and its size (codec/encode.h);
+ *               called by rc_py_send_value, which does all that follows, too
  *   reserve     rc_py_reserve: waits for room, without the GIL
  *   fill        rc_py_encoding_write: the entries, then all data
  *   commit      rc_py_commit: readers see the frame
@@ -82,8 +83,7 @@ void rc_py_writer_end_doomed(struct rc_py_writer *self) {
 
 /* ---- A measured value ------------------------------------------------------------------------ */
 
-/* Gives up the room, for the exception that is set. After rc_py_commit nothing is given up: the
- * room was reserved in the same call, for no fewer bytes, so the commit can't refuse. */
+/* Gives up the room, for the exception that is set. */
 static int abort_of_value(const struct rc_py_sending *sending) {
   ringcast_writer_abort(sending->writer->writer);
   return RC_PY_OF_VALUE;
@@ -97,6 +97,7 @@ static int send_frame(struct rc_py_sending *sending, struct rc_py_encoding *enco
   bool is_spilled = room.span.bytes > self->info.ring_frame;
   size_t bytes;
   rc = rc_py_encoding_write(encoding, is_spilled, &room.span, sending->tag, &bytes);
+  /* This commit can't refuse: the room was reserved in the same call, for no fewer bytes. */
   if (rc == 0) return rc_py_commit(self, bytes, RINGCAST_KIND_TENSORS);
   if (rc != RC_PY_RAISED) {
     rc_py_raise_text(encoding->state, -rc,
@@ -163,7 +164,8 @@ static void copy_rest(const struct rc_py_writer *self, const struct ringcast_spa
                                (const uint8_t *)data + there, span->bytes - there);
 }
 
-/* A frame that was made before; the tag belongs to the sending. */
+/* A frame that pack() has made: no packed frame of ring/packed.h. The tag belongs to the sending.
+ */
 static int send_packed(struct rc_py_sending *sending, const struct rc_py_packed *packed) {
   struct rc_py_writer *self = sending->writer;
   sending->bytes = packed->bytes;

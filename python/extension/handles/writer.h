@@ -34,7 +34,7 @@ struct rc_py_writer {
   struct rc_py_open_span open_span;
   struct ringcast_span span;
   bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
-  uint64_t waits;  /* for room: each may have evicted a reader */
+  uint64_t waits;  /* for room, by tries that could sleep: each may have evicted a reader */
   int64_t sent;    /* the tag of the last frame of send() or _send_error(); -1: none */
   struct rc_py_gpu_writer device;
 };
@@ -55,7 +55,7 @@ static inline void rc_py_writer_leave(struct rc_py_writer *self) {
   /* The last array may have gone during the call. */
   if (self->open_span.doomed) rc_py_writer_end_doomed(self);
 }
-/* The same, with spans: of a whole send, or RC_PY_CALL_NONE. */
+/* The same, with spans; `kind` is the whole call's, or RC_PY_CALL_NONE. */
 static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
   if (!rc_py_writer_enter(self)) return false;
   rc_py_handle_begin(&self->base);
