@@ -64,11 +64,9 @@ static void raise_instead(struct rc_py_reader *self, int rc) {
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   int rc = release(self, frame);
   if (rc == 0) return true;
-  if (!PyErr_Occurred()) {
+  bool is_stale = rc == -ESTALE; /* whatever was made of the frame, and why it failed */
+  if (!PyErr_Occurred() || (is_stale && PyErr_ExceptionMatches(PyExc_Exception)))
     raise_instead(self, rc);
-  } else if (rc == -ESTALE && PyErr_ExceptionMatches(PyExc_Exception)) {
-    raise_instead(self, rc);
-  }
   return false;
 }
 
@@ -310,7 +308,7 @@ PyObject *rc_py_reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t 
 PyObject *rc_py_reader_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                    PyObject *keywords) {
   int64_t timeout_ns;
-  uint32_t tag;
+  uint32_t tag = 0;
   if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
   PyObject *received = receive_one((struct rc_py_reader *)object, timeout_ns, &tag);
   return with_tag(received, tag);
@@ -337,7 +335,7 @@ PyObject *rc_py_reader_take(PyObject *object, PyObject *tagged) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct arrival arrival = {.owner = self};
   PyObject *received;
-  uint32_t tag;
+  uint32_t tag = 0;
   PyObject *turn = rc_py_pass_turn(&self->base);
   if (turn) return turn;
   if (!rc_py_reader_begin(self)) return NULL;
