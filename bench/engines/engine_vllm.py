@@ -42,8 +42,7 @@ def workers(root):
 class Engine:
     errors = ["vllm.v1.engine.exceptions.EngineDeadError"]
     # VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS by default: the longest that the executor waits for a step.
-    # ringcast ends the wait, before vLLM's shutdown does so after 9 s.
-    # The executor ends the other workers first, by default after 9 s.
+    # With ringcast, once vLLM's executor has ended the other workers, by default after 9 s.
     error_seconds = 20 if os.environ.get(VARIABLE) == "1" else 300
 
     def __init__(self, model):
