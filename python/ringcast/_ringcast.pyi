@@ -422,7 +422,7 @@ class Writer:
     def memory(self) -> str:
         """The kind of memory of the ring: "hugetlb", "shmem-huge" or "pages"."""
 
-    # Of the last calls, for ringcast._group and ringcast.vllm: see call.h and writer.h of the extension.
+    # Of the last calls, for ringcast._group and ringcast.vllm: see the extension's call.h, writer.h.
     _value_failed: bool
     _sent: int
     _waits: int
