@@ -422,7 +422,7 @@ class Writer:
     def memory(self) -> str:
         """The kind of memory of the ring: "hugetlb", "shmem-huge" or "pages"."""
 
-    # Of the last calls, for ringcast._group and ringcast.vllm: see the extension's call.h, writer.h.
+    # Of the last calls, for ringcast._group and ringcast.vllm: call.h, writer.h of the extension.
     _value_failed: bool
     _sent: int
     _waits: int
