@@ -243,9 +243,8 @@ def measure(way, value, vllm):
             found = []
             for rank, answer in enumerate(answers):
                 calls, waits, moved = read_trace(pathlib.Path(folder, str(rank)), rank)
-                moved = (
-                    moved if moved >= answer["size"] * OBJECTS / 2 else 0
-                )  # a wake-up by a pipe is no copy
+                # A wake-up by a pipe is no copy.
+                moved = moved if moved >= answer["size"] * OBJECTS / 2 else 0
                 found.append(
                     {
                         "messages": answer["messages"] / OBJECTS,

@@ -28,9 +28,8 @@ def run_ranks(
     context = multiprocessing.get_context("spawn")
     processes, answers = [], []
     with tempfile.TemporaryDirectory() as folder:
-        at_interrupt = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # as the ranks inherit it: they are ended below
+        # As the ranks inherit it: they are ended below.
+        at_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for rank, given in enumerate(arguments):
                 ours, theirs = context.Pipe(duplex=False)
@@ -43,9 +42,8 @@ def run_ranks(
             until = time.monotonic() + deadline
             results = _collect(answers, processes, until)
             for process in processes:
-                process.join(
-                    max(0, until - time.monotonic())
-                )  # a profile or a trace is written at exit
+                # A profile or a trace is written at exit.
+                process.join(max(0, until - time.monotonic()))
             return results
         except KeyboardInterrupt:
             raise SystemExit(

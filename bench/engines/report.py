@@ -57,11 +57,12 @@ def text(rows):
 
 # ---- What was to be shown ------------------------------------------------------------------------
 
+# % of a CPU in pauses; of the engine's own way: a step, the first token.
 IDLE, STEP, FIRST = (
     10,
     1.02,
     0.95,
-)  # % of a CPU in pauses; of the engine's own way: a step, the first token
+)
 
 
 def by_round(rounds, name, case):

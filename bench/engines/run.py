@@ -367,9 +367,8 @@ def main():
     )
     arguments = parser.parse_args()
     names = arguments.engine or registry.NAMES
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that the runs are ended, too
+    # So that the runs are ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
     chosen = [
         (name, part)

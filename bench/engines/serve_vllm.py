@@ -23,9 +23,8 @@ import usage
 
 READY = 600  # seconds that the server may take to start
 SEED = 7
-OPENER = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # whatever the environment says
+# Whatever the environment says.
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port():

@@ -26,10 +26,11 @@ VICTIM = 1  # the rank that is stopped or killed
 AFTER = 8  # the steps before that
 STOPPED = 3.0
 PROMPT = 32  # token ids of each prompt
+# Seconds without an output beside a stop; in a soak, bytes that are no growth.
 STALL, GROWTH = (
     10.0,
     32 << 20,
-)  # seconds without an output beside a stop; in a soak, bytes that are no growth
+)
 STOPS = 0.1, 3.0  # in a soak: the seconds of a stop, from and to
 
 
@@ -239,9 +240,8 @@ def soak(engine, seconds):
         stop(0)
         time.sleep(pause)
         generation = generate(engine, count, 32, stop)
-        if (
-            resume.ident is not None
-        ):  # the engine may have given several tokens at once, and too few steps
+        # The engine may have given several tokens at once, and too few steps.
+        if resume.ident is not None:
             resume.join()
             stops += 1
         took.append(first(generation))

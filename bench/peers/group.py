@@ -177,9 +177,8 @@ def remove(paths: Set[Path]) -> None:
             maps = (process / "maps").read_text(errors="replace").splitlines()
             used.update("/" + line.partition("/")[2] for line in maps)
             used.update(os.readlink(link) for link in (process / "fd").iterdir())
-    if any(
-        name.startswith("/dev/shm/iox2_") for name in used
-    ):  # some of them are in use, but not mapped
+    # Some of them are in use, but not mapped.
+    if any(name.startswith("/dev/shm/iox2_") for name in used):
         paths = {path for path in paths if not path.name.startswith("iox2_")}
     for path in paths:
         if str(path) not in used:

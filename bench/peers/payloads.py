@@ -15,14 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-sys.path.append(
-    str(Path(__file__).resolve().parents[2])
-)  # bench.python: the messages of our own measurements
+# bench.python: the messages of our own measurements.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 NUMBER = struct.Struct("<Q")  # in front of bytes
-CONTENTS = (
-    bytes.__basicsize__ - 1
-)  # where the contents of bytes begin; the last byte is the closing 0
+# Where the contents of bytes begin; the last byte is the closing 0.
+CONTENTS = bytes.__basicsize__ - 1
 UNITS = {"Ki": 10, "Mi": 20}
 LARGE = 1 << 20  # bytes; from here on there are 2 variants, below 4
 BYTES = [f"bytes-{size}" for size in "64 1Ki 4Ki 64Ki 1Mi 4Mi 16Mi 64Mi".split()]

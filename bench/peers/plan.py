@@ -21,9 +21,8 @@ HELD = ["ringcast", "zmq-push", "gloo-object", "vllm-queue", "mp-pipe", "lmdb"] 
 # The ways with an engine's classes in the quick plan: each member imports vLLM, which takes most of
 # the time.
 QUICK_ENGINE = [*BEST, "mp-shared-memory", "sglang-queue"]
-WARM = (
-    64 << 20
-)  # bytes sent through a group before the first step, which then finds all memory present
+# Bytes sent through a group before the first step, which then finds all memory present.
+WARM = 64 << 20
 ROOM = 4096  # bytes of a message beside the contents
 
 

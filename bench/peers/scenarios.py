@@ -31,10 +31,11 @@ THERE = (
     0.003  # seconds from the end of a write, in which a peer's threads have delivered the message
 )
 HELD = 0.010  # seconds; then a reader concludes: the write waits for the read
+# The fewest and the most values that a stream has in turn, if they are read later.
 SPARES = (
     8,
     1000,
-)  # the fewest and the most values that a stream has in turn, if they are read later
+)
 ROTATED = 4 << 20  # bytes of these values together, if this is more than the fewest
 BLOCK = 10  # calls until the counting thread of "gil" stops or goes on
 INTERVAL = 1e-4  # seconds of the interpreter's switch interval in "gil"
@@ -275,9 +276,8 @@ def write_beside(run: Run) -> Times:
     """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(INTERVAL)
-    with contextlib.suppress(
-        PermissionError
-    ):  # or further work of the machine counts as the GIL being held
+    # Or further work of the machine counts as the GIL being held.
+    with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     counter = Counter()
     speed, write = counter.speed(), run.write

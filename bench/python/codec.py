@@ -91,10 +91,11 @@ def run(codec: str, what: str, value: Any, rounds: int, rest: Optional[Rest] = N
     }[what]
     if rest is None:
         return timeit.Timer(statement, "gc.enable()", globals=names).timeit(rounds) / rounds
+    # After a rest a call of a function is little.
     call, spent = (
         eval(f"lambda: {statement}", names),
         [],
-    )  # after a rest a call of a function is little
+    )
     for _ in range(rounds):
         rest()
         start = time.perf_counter()

@@ -188,9 +188,8 @@ def find(vllm: Optional[str]) -> Engine:
     if vllm is not None:
         sys.path.insert(0, os.path.abspath(vllm))
     try:
-        with contextlib.redirect_stdout(
-            io.StringIO()
-        ):  # the standard output is for the figures alone
+        # The standard output is for the figures alone.
+        with contextlib.redirect_stdout(io.StringIO()):
             output = importlib.import_module("vllm.v1.core.sched.output")
             sampling = importlib.import_module("vllm.sampling_params")
             inputs = importlib.import_module("vllm.multimodal.inputs")

@@ -60,10 +60,11 @@ def theory(spans: Sequence[Span], settings: Settings, cores: int) -> float:
             for number, duration in enumerate(blocks):
                 before = finished[number] = max(before, finished[number]) + duration
         work += (loading + sum(seconds[1:])) * len(plan.subgraphs)
+        # The next plan begins when the first block has ended.
         start, end = (
             finished[0],
             max(end, finished[-1]),
-        )  # the next plan begins when the first block has ended
+        )
     return work / max(end, work / cores, 1e-9)
 
 

@@ -315,9 +315,8 @@ class Model:
     def rows(self, inputs: Inputs, part: slice) -> Rows:
         angles = inputs["positions"][part, :, None, None] * self.speeds
         blocks = inputs["block_tables"][part]
-        first = (
-            int(blocks[0, 0]) * BLOCK // self.room
-        )  # the sequences' blocks lie one after the other
+        # The sequences' blocks lie one after the other.
+        first = int(blocks[0, 0]) * BLOCK // self.room
         cached = slice(first, first + len(blocks))
         slots = inputs["slot_mapping"][part]
         return Rows(

@@ -555,9 +555,8 @@ def main() -> None:
         show(options, compare(options))
     elif "WORLD_SIZE" in os.environ:
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
-            os.environ.setdefault(
-                "GLOO_SOCKET_IFNAME", "lo"
-            )  # otherwise gloo resolves the host's name
+            # Otherwise gloo resolves the host's name.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         found = in_group(options, [options.metadata])
         if found is not None:
             show(options, [row_of(options, found[0])])

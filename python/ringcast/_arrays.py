@@ -20,16 +20,13 @@ _UNIT = r"(?:\[(?:[1-9][0-9]{0,8})?(?:[YMWDhms]|[munpfa]s)\])?"
 _SIMPLE = re.compile(
     rf"[<>|](?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8{_UNIT}|([SV]|U)([0-9]{{1,10}}))"
 )
-_MOST_BYTES = (
-    2**31 - 1
-)  # of an element and of each of its fields: NumPy counts some of them in a C int
+# Of an element and of each of its fields: NumPy counts some of them in a C int.
+_MOST_BYTES = 2**31 - 1
 _MOST_DEPTH = 32
-_MOST_BRACKETS = (
-    3 * _MOST_DEPTH
-)  # open at a time; the decoder recurses, and a thread's stack may be small
-_MOST_CHARACTERS = (
-    1 << 16
-)  # of a text: a frame names it again in a few bytes, and each array costs a copy of its names
+# Open at a time; the decoder recurses, and a thread's stack may be small.
+_MOST_BRACKETS = 3 * _MOST_DEPTH
+# Of a text: a frame names it again in a few bytes, and each array costs a copy of its names.
+_MOST_CHARACTERS = 1 << 16
 _KEYS = {"names", "formats", "offsets", "titles", "itemsize", "aligned", "record"}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _proven: Set[str] = set()  # texts from which NumPy makes the same dtype again
@@ -136,9 +133,8 @@ def _structure(state: Any, formats: Any) -> Any:
     _need(_is_size(itemsize) and type(aligned) is bool and type(record) is bool)
     for field, offset in zip(formats, offsets):
         _need(_is_size(offset) and offset <= itemsize - field.itemsize)
-        step = (
-            field.alignment
-        )  # 0: of a structure without fields in older NumPys, which then divide by it
+        # 0: of a structure without fields in older NumPys, which then divide by it.
+        step = field.alignment
         _need(not aligned or (step > 0 and offset % step == itemsize % step == 0))
     fields: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     if len(said) > len(names):
@@ -223,9 +219,8 @@ def make(text: str, elements: Any, is_record: bool, known: Dict[str, Any]) -> An
     """
     try:
         if text not in known:
-            is_flat = (
-                text.count("{") <= 1
-            )  # of fields with names of their own, a copy shares the names
+            # Of fields with names of their own, a copy shares the names.
+            is_flat = text.count("{") <= 1
             known[text] = (_remembered if is_flat and len(text) <= _MOST_REMEMBERED else _of_text)(
                 text
             )

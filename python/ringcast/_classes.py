@@ -122,9 +122,8 @@ def _has_hidden_state(cls: type) -> bool:
     if not all(parent.__flags__ & _HEAP for parent in cls.__mro__[:-1]):
         return True
     pointers = len(copyreg._slotnames(cls))  # type: ignore[attr-defined]
-    pointers += (cls.__dictoffset__ > 0) + (
-        cls.__weakrefoffset__ > 0
-    )  # below 0: not in the instance
+    # Below 0: not in the instance.
+    pointers += (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)
     return bool(
         cls.__itemsize__
     ) or cls.__basicsize__ > object.__basicsize__ + pointers * struct.calcsize("P")

@@ -251,8 +251,9 @@ def tap(
     return _handle(handle), handle, allow_pickle, classes
 
 
+# For a TypeError that Python raises itself.
 writer.__qualname__, reader.__qualname__, tap.__qualname__ = (
     "Writer",
     "Reader",
     "Tap",
-)  # for a TypeError that Python raises itself
+)

@@ -220,9 +220,8 @@ def _fails_alike(value: Any, error: Exception) -> bool:
     def reduce(tensor: Any) -> Any:
         if not isinstance(error, _ElsewhereError):
             return _reduce_tensor(tensor)
-        if (
-            tensor is error.args[0]
-        ):  # only this tensor: the frame may carry other tensors of the device
+        # Only this tensor: the frame may carry other tensors of the device.
+        if tensor is error.args[0]:
             raise error
         return int, ()
 
@@ -269,9 +268,8 @@ def _pickler(
 ) -> pickle.Pickler:
     pickler = pickle.Pickler(file, 5, buffer_callback=buffer_callback)
     reducers = dict.fromkeys(_tensor_types(), reduce)
-    array = getattr(
-        sys.modules.get("numpy"), "ndarray", None
-    )  # NumPy's import changes copyreg's table
+    # NumPy's import changes copyreg's table.
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)
     if array is not None:
         reducers[array] = _reduce_array
     if reducers:

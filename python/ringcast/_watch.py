@@ -103,10 +103,11 @@ class _Watcher:
             ready = []
             time.sleep(_LOOK)
         if not ready:
+            # No descriptor is free: until the next look.
             with (
                 self._lock,
                 contextlib.suppress(OSError),
-            ):  # no descriptor is free: until the next look
+            ):
                 self._look()
         return ready
 

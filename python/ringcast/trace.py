@@ -79,9 +79,8 @@ def start_as_asked() -> None:
     """
     try:
         start(os.environ["RINGCAST_TRACE"])
-        os.environ["RINGCAST_TRACE"] = os.path.abspath(
-            os.environ["RINGCAST_TRACE"]
-        )  # for children in other folders
+        # For children in other folders.
+        os.environ["RINGCAST_TRACE"] = os.path.abspath(os.environ["RINGCAST_TRACE"])
     except (OSError, ValueError, TypeError) as error:
         warnings.warn(
             f"no trace is taken, as RINGCAST_TRACE asks: {error}", RuntimeWarning, stacklevel=3

@@ -3,9 +3,8 @@
 
 import os
 
-os.environ.setdefault(
-    "RINGCAST_GPU_POOL_BYTES", str(256 << 20)
-)  # by default nothing asks for a pool
+# By default nothing asks for a pool.
+os.environ.setdefault("RINGCAST_GPU_POOL_BYTES", str(256 << 20))
 
 LIMIT = 90.0
 FIGURES = {}

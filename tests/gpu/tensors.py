@@ -70,9 +70,8 @@ def main(names):
     if names[:1] == ["--here"]:
         run_here(names[1])
         return 0
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # so that what was started is killed first
+    # So that what was started is killed first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     bad, before = 0, ""
     if names[:1] == ["--after"]:
         with contextlib.suppress(OSError), open(names[1], encoding="utf-8") as file:

@@ -203,9 +203,8 @@ def _rank(folder, rank, pipe, count):
             wanted = {"x": torch.arange(1000 + number, device="cuda") % 113, "step": number}
             got = dropin.broadcast_tensor_dict(wanted if rank == 0 else None, src=0)
             wrong = wrong or differs(got, wanted)
-            dropin.broadcast_object(
-                number, src=1
-            )  # the source waits for it: it would be done before rank 1 begins
+            # The source waits for it: it would be done before rank 1 begins.
+            dropin.broadcast_object(number, src=1)
         pipe.send((wrong, dropin.rings()[0].gpu._asdict()))
         pipe.recv()
         dropin.close()

@@ -77,9 +77,8 @@ class Machine:
         self._port = f"port{index}"
         self._switch = None
         self._jobs = []
-        self._agent, theirs = (
-            multiprocessing.Pipe()
-        )  # a socket pair: descriptors can be sent over it
+        # A socket pair: descriptors can be sent over it.
+        self._agent, theirs = multiprocessing.Pipe()
         # The first process of the PID namespace; all others end with it.
         script = "import sys, machines; sys.exit(machines._serve(int(sys.argv[1]), sys.argv[2]))"
         path = os.pathsep.join(filter(None, [os.path.dirname(__file__), *sys.path]))
@@ -93,10 +92,11 @@ class Machine:
 
     def join(self, switch):
         self._switch = switch
+        # Unshare itself is in the network namespace.
         near, far = (
             str(self._process.pid),
             str(switch._process.pid),
-        )  # unshare itself is in the network namespace
+        )
         _call(
             "ip",
             "link",

@@ -106,9 +106,8 @@ def assert_same_array(got, sent):
         type(got) is type(sent) and told(got.dtype) == told(sent.dtype) and got.shape == sent.shape
     )
     assert repr(got.tolist()) == repr(sent.tolist())
-    assert (
-        sent.dtype.names or sent.dtype.char in "gG" or got.tobytes() == sent.tobytes()
-    )  # the others have gaps
+    # The others have gaps.
+    assert sent.dtype.names or sent.dtype.char in "gG" or got.tobytes() == sent.tobytes()
     for flag in ("C_CONTIGUOUS", "F_CONTIGUOUS"):
         if sent.flags.forc or 0 in sent.shape:
             assert got.flags[flag] == sent.flags[flag], flag
@@ -230,9 +229,8 @@ def test_an_array_in_a_pickle_keeps_its_order(dtype):
             plain[::2, ::-1].transpose(axes),
         ):
             got = ringcast.unpack(ringcast.pack(ValueError(sent))).args[0]
-            assert got.dtype.newbyteorder("=") == sent.dtype.newbyteorder(
-                "="
-            )  # NumPy may change it
+            # NumPy may change it.
+            assert got.dtype.newbyteorder("=") == sent.dtype.newbyteorder("=")
             assert got.shape == sent.shape and repr(got.tolist()) == repr(sent.tolist())
             assert got.flags.writeable and (
                 sent.base.size != sent.size or got.strides == sent.strides

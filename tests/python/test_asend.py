@@ -220,9 +220,8 @@ def kill(peer):
 async def test_a_readers_death_ends_the_wait(loop, peer, beside):
     with ringcast.Writer(1 << 12) as writer:
         peer.call(attach, writer.handle, "the late one")
-        reader = (
-            ringcast.Reader(writer.handle) if beside else None
-        )  # it lives, and is in the way too
+        # It lives, and is in the way too.
+        reader = ringcast.Reader(writer.handle) if beside else None
         fill(writer)
         tasks = start(writer.asend(1), writer.asend(2))
         await waits(writer, 2)

@@ -137,9 +137,8 @@ def test_messages_of_all_sizes_cross_in_order(engine):
             assert writer.call("enqueue", message) is None
             for reader in readers:
                 assert repr(reader.finish()) == repr(message)
-        for number in range(
-            10
-        ):  # max_chunks would hold the writer back without a reader that receives
+        # max_chunks would hold the writer back without a reader that receives.
+        for number in range(10):
             for reader in readers:
                 reader.start("dequeue", WATCHDOG)
             writer.call("enqueue", number)

@@ -168,9 +168,8 @@ def enqueue(writer, own):
 
     def call(timeout=None):
         writer.enqueue(MESSAGE, timeout)
-        while (
-            timeout is None
-        ):  # what has waited for room that the dead had taken is told by the next one
+        # What has waited for room that the dead had taken is told by the next one.
+        while timeout is None:
             writer.enqueue(MESSAGE)
 
     return call

@@ -29,9 +29,8 @@ PAGES = ["README.md"] + [
         "tuning",
     )
 ]
-FILE = re.compile(
-    r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M
-)  # part of an example of several files
+# Part of an example of several files.
+FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```$", re.S | re.M)
 BLOCKS = [
     pytest.param(
         match[1],
@@ -64,9 +63,8 @@ def test_what_the_pages_show_runs(tmp_path, block):
     file = tmp_path / "block.py"
     is_group = "init_process_group" in block
     # What broadcast_tensor_dict gives must be there on each rank.
-    block = block.replace(
-        '"again.0"', f'"again.{os.getpid()}"'
-    )  # its ring is looked for by this name
+    # Its ring is looked for by this name.
+    block = block.replace('"again.0"', f'"again.{os.getpid()}"')
     file.write_text(
         block
         + ("\nassert (batch if 'batch' in dir() else inputs)['step'] == 7\n" if is_group else "")
@@ -153,9 +151,8 @@ def test_the_containers_of_a_pod_can_attach_to_each_other():
         assert "securityContext" not in container  # the capabilities of all are the same
         resources = container.get("resources", {"requests": {}, "limits": {}})
         for part in "requests", "limits":
-            assert (
-                "hugepages-2Mi" not in resources[part]
-            )  # else the pod stays Pending on an ordinary node
+            # Else the pod stays Pending on an ordinary node.
+            assert "hugepages-2Mi" not in resources[part]
 
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))

@@ -207,9 +207,8 @@ def test_no_code_of_what_lies_over_a_frame_is_loaded_after_the_eviction(over):
         view = over(frame)
         ringcast.unpack(view)
         assert LOADED == [1]
-        evict(
-            writer
-        )  # which overwrites nothing: without a look at the eviction the code would be loaded
+        # Which overwrites nothing: without a look at the eviction the code would be loaded.
+        evict(writer)
         with pytest.raises(ringcast.Evicted):
             ringcast.unpack(view)
         del view
@@ -280,9 +279,8 @@ def test_an_error_made_of_what_was_overwritten_is_not_told_even_if_an_array_is_l
 
 
 def test_a_frame_that_is_dropped_during_a_call_does_not_hide_the_eviction():
-    assert any(
-        is_evicted_while_it_waits() for _ in range(20)
-    )  # the reader may give the frame back in time
+    # The reader may give the frame back in time.
+    assert any(is_evicted_while_it_waits() for _ in range(20))
 
 
 def is_evicted_while_it_waits():

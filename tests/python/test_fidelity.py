@@ -266,9 +266,8 @@ def test_a_nest_of_1024_goes_as_it_is_and_one_deeper_is_refused(kind):
         ringcast.PickleRefused, match=r"\.\.\. \(1024 levels down\) is (a|of type) .* which only "
     ):
         ringcast.pack([nest(kind, 1024)], allow_pickle=False)
-    assert (
-        levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100
-    )  # the rest by pickle
+    # The rest by pickle.
+    assert levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100
 
 
 @pytest.mark.parametrize("levels", [1022, 1023, 1024, 1025])

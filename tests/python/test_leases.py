@@ -203,9 +203,8 @@ def test_the_descriptor_tells_when_to_look(ring):
     writer, reader = ring
     assert reader.fileno() == reader.fileno()
     for number in range(5):
-        assert any(
-            is_quiet(reader) for _ in range(10)
-        )  # a second later it is readable, in case a wake-up was lost
+        # A second later it is readable, in case a wake-up was lost.
+        assert any(is_quiet(reader) for _ in range(10))
         writer.send(number, 0)
         assert select.select([reader], [], [], WATCHDOG)[0]
         assert drain(reader) == [number]

@@ -113,10 +113,11 @@ BROKEN = [
 def test_a_registry_of_another_form_is_passed_over(monkeypatch, registered):
     registry(monkeypatch, "vllm.distributed.parallel_state", registered)
     group = types.SimpleNamespace(group_name="one")
+    # The second: without torch.
     assert names.family(group, "vllm") in (
         ("vllm", "one"),
         ("vllm", "group"),
-    )  # the second: without torch
+    )
 
 
 def test_a_dead_coordinator_does_not_hide_the_living(monkeypatch):

@@ -132,9 +132,8 @@ def many_descriptors():
 
 def connect_soon(leg):
     port = int(zmq_transport.parse_address(leg.uplink.address).endpoint.rpartition(":")[2])
-    stranger = socket.create_connection(
-        (uplinks.LOOPBACK, port), 1.5
-    )  # TCP's next try is after 1 s: no full backlog
+    # TCP's next try is after 1 s: no full backlog.
+    stranger = socket.create_connection((uplinks.LOOPBACK, port), 1.5)
     stranger.settimeout(WATCHDOG)
     return stranger
 

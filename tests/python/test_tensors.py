@@ -406,9 +406,8 @@ def test_nothing_is_kept_of_what_is_made_and_dropped(link):
     }
     tracemalloc.start()
     try:
-        grown = min(
-            growth(link, 500) for _ in range(2)
-        )  # what else the process keeps, it keeps once
+        # What else the process keeps, it keeps once.
+        grown = min(growth(link, 500) for _ in range(2))
     finally:
         tracemalloc.stop()
     assert grown < 4000, grown  # less than a byte for each of them

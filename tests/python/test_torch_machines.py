@@ -184,10 +184,11 @@ def test_a_machine_that_disappears_is_an_error_on_all_ranks():
             job.send("out")
         texts = [job.recv() for job in jobs]
         lost = f"rank 2 (pid {pids[2]} on {far.host}) can't be reached: it has "
+        # What was sent before may be the end of these.
         silences = (
             "not answered for 10 s",
             "said nothing for 15 s",
-        )  # what was sent before may be the end of these
+        )
         assert (
             texts[0].startswith(tuple(lost + silence for silence in silences))
             and texts[1] == texts[0]

@@ -59,9 +59,8 @@ def test_a_call_stands_before_its_phases_and_they_lie_in_it(file):
         if event["name"] in ("send", "recv"):
             whole = event
         assert whole["ts"] <= event["ts"]
-        assert (
-            event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.0005
-        )  # the text has whole nanoseconds
+        # The text has whole nanoseconds.
+        assert event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.0005
         assert event["args"]["position"] == whole["args"]["position"]
 
 

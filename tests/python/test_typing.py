@@ -238,9 +238,8 @@ def test_every_signature_is_the_stubs():
     """What it takes, in which order, and by default."""
     for name, (found, node) in STUBS.items():
         makers = [item for item in node.body if getattr(item, "name", None) == "__new__"]
-        is_slot = isinstance(
-            found, types.WrapperDescriptorType
-        )  # of which CPython tells the signature
+        # Of which CPython tells the signature.
+        is_slot = isinstance(found, types.WrapperDescriptorType)
         if is_slot or not callable(found) or (inspect.isclass(found) and not makers):
             continue
         wanted = (makers or [node])[0].args

@@ -45,9 +45,8 @@ def peers():
 def call(state, address, ipv6, rank):
     uplinks.be_patient(pytest.MonkeyPatch())
     state["downlink"] = ReaderLink(address, ipv6, rank)
-    multiprocessing.util.Finalize(
-        None, state["downlink"].close, exitpriority=0
-    )  # as a MessageQueue's
+    # As a MessageQueue's.
+    multiprocessing.util.Finalize(None, state["downlink"].close, exitpriority=0)
     return os.getpid()
 
 

@@ -350,9 +350,8 @@ def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
             tp.broadcast_object_list([1], 0)
             pp.broadcast_tensor_dict({}, 1)
             pp.broadcast(torch.ones(1), 0)
-            ringcast.torch.broadcast_object(
-                1, 1, lone.cpu_group
-            )  # of no coordinator, and by another function
+            # Of no coordinator, and by another function.
+            ringcast.torch.broadcast_object(1, 1, lone.cpu_group)
             lone.broadcast_object(1, 0)
             for group in tp, lone:
                 if rank == 0:

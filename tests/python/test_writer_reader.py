@@ -247,9 +247,8 @@ def test_readers_are_known_by_name(peer):
         peer.call(attach, writer.handle, "rank 1")
         (status,) = writer.peers()
         assert (status.pid, status.name) == (peer.pid, "rank 1")
-        with ringcast.Reader(
-            writer.handle, name="é" * 20
-        ):  # more than fits, cut inside a character
+        # More than fits, cut inside a character.
+        with ringcast.Reader(writer.handle, name="é" * 20):
             assert writer.peers()[1].name == "é" * 15
         with pytest.raises(TimeoutError, match="rank 1"):
             while True:
@@ -313,9 +312,8 @@ def test_a_writer_is_not_entered_twice(ring):
 
 def wait_for_interrupt(state, handle):
     """Waits in recv; then in send, with the ring full. Tells when Ctrl-C was heard."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # what runs in the background ignores it
+    # What runs in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with (
         ringcast.Reader(handle) as reader,
         ringcast.Writer(1 << 16) as writer,

@@ -54,10 +54,11 @@ class Process:
     def end(self):
         """Returns the exit status, stdout and stderr."""
         self.popen.stdin.close()
+        # communicate() would lose what line() has read on.
         out, err = (
             self.popen.stdout.read(),
             self.popen.stderr.read(),
-        )  # communicate() would lose what line() has read on
+        )
         return self.popen.wait(timeout=SECONDS), out, err
 
     def close(self):

@@ -37,9 +37,8 @@ class Damage(Recordings):
         for cut in range(start, end, 509):
             summary = self.write(data[:cut] + bytes(1 << 20)).dump()[-1]
             self.assertEqual((summary["frames"], summary["damages"]), (4, 0))
-            self.assertEqual(
-                summary["torn_bytes"] == 0, cut == start
-            )  # only zeros: nothing is torn
+            # Only zeros: nothing is torn.
+            self.assertEqual(summary["torn_bytes"] == 0, cut == start)
             self.assertEqual(self.replay()[1]["frames"], 4)
 
     def test_a_block_that_was_never_written_is_no_damage_of_a_file_without_an_end(self):

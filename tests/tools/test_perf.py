@@ -47,9 +47,8 @@ class Perf(Case):
     def test_throughput(self):
         for size in ("8", "40", "64K", "100003"):
             found = self.measure("throughput", "--size", size)
-            if (
-                found["frames_per_s"] < 20000
-            ):  # a busy machine: so few that the faults of starting are one for each
+            # A busy machine: so few that the faults of starting are one for each.
+            if found["frames_per_s"] < 20000:
                 found = self.measure("throughput", "--size", size, "--seconds", "1")
             for key in (
                 "frames_per_s",

@@ -280,9 +280,8 @@ class Record(Recordings):
     def test_a_recording_never_takes_the_number_of_a_closed_stream(self):
         writer = self.writer(gap_us=100)
         writer.tell()
-        folder = tempfile.TemporaryDirectory(
-            dir="/dev/shm"
-        )  # takes a write of any length, also with O_DIRECT
+        # Takes a write of any length, also with O_DIRECT.
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
         self.addCleanup(folder.cleanup)
         for number in (0, 1, 2):
             file = f"{folder.name}/{number}"

@@ -70,9 +70,8 @@ class Replay(Recordings):
             self.record(count=20, gap_us=2000)
             frames = of_type(self.dump(), "frame")
             length = frames[-1]["time"] - frames[0]["time"]
-            return (
-                length > 0.03 and length
-            )  # else the recorder stood still, and the frames have one time
+            # Else the recorder stood still, and the frames have one time.
+            return length > 0.03 and length
 
         length = until(length_of_a_recording, "a recording of some length")
         start = time.monotonic()

@@ -48,9 +48,8 @@ def on_line(offset):
 class Frame:
     def __init__(self, raw):
         self.raw = raw
-        self.used = bytearray(
-            len(raw)
-        )  # marks the bytes that mean something; the others are padding
+        # Marks the bytes that mean something; the others are padding.
+        self.used = bytearray(len(raw))
         self.parts = set()  # the entries that are parts of an object
         self.marks = []  # for each value that is marked, whether it is complete
         require(len(raw) >= HEADER.size, "shorter than a header")
@@ -520,9 +519,8 @@ def check(path):
         return "damaged, but was read"
     expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     expected.pop("about")
-    if json.dumps(found, sort_keys=True) != json.dumps(
-        expected, sort_keys=True
-    ):  # in Python 1 is true
+    # In Python 1 is true.
+    if json.dumps(found, sort_keys=True) != json.dumps(expected, sort_keys=True):
         return f"means {found}, not {expected}"
     if hashes_are_wrong(found):
         return "a hash is not that of the data"

@@ -76,9 +76,8 @@ class SharedMemory(Stdlib):
         self.count = 0
         if self.me.rank:
             self.memory = shared_memory.SharedMemory(self.me.wait_for("memory"))
-            with contextlib.suppress(
-                Exception
-            ):  # only the writer unlinks it; Python 3.13 has track=False for this
+            # Only the writer unlinks it; Python 3.13 has track=False for this.
+            with contextlib.suppress(Exception):
                 resource_tracker.unregister(self.memory._name, "shared_memory")  # type: ignore[attr-defined]
         else:
             self.memory = shared_memory.SharedMemory(

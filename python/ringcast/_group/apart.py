@@ -106,9 +106,8 @@ def broadcast_dict(
             end.divides |= bool(found)
             return frame
 
-        divides = group is not None and isinstance(
-            tensor_dict, dict
-        )  # else send() refuses the value
+        # Else send() refuses the value.
+        divides = group is not None and isinstance(tensor_dict, dict)
         frame = divide(tensor_dict) if divides and end.divides else tensor_dict
         end.send(frame, TENSOR_DICT, dict, divide=divide if divides else None)
     else:

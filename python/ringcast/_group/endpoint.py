@@ -157,7 +157,8 @@ class WriterEnd:
             except (
                 RuntimeError,
                 ValueError,
-            ):  # a call is under way, or the ring was closed meanwhile
+            ):
+                # A call is under way, or the ring was closed meanwhile.
                 return False  # the descriptor stays readable as long as a call waits for room
             return self.lost is None
 
@@ -181,7 +182,8 @@ def _tell_or_close(ring: ringcast.Writer, text: str, closing: threading.Event) -
             TimeoutError,
             ringcast.Cancelled,
             RuntimeError,
-        ):  # RuntimeError: an earlier call has the Writer
+        ):
+            # RuntimeError: an earlier call has the Writer.
             continue
         except (ringcast.Error, ValueError):
             return ring.close()
@@ -328,9 +330,8 @@ class Source(WriterEnd):
             link.close()
 
     def _raise_lost(self) -> NoReturn:
-        with (
-            self._checking
-        ):  # the caller may close the ring next: another thread tells the ranks first
+        # The caller may close the ring next: another thread tells the ranks first.
+        with self._checking:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _fail(
@@ -399,9 +400,8 @@ class ReaderEnd:
         take: called instead of a wait for the next value. receive() returns None if `take` does.
         """
         expected, self._call = self._call, None
-        due = (
-            -1 if expected is None else operation << CALL_BITS | expected
-        )  # before the wait, in which there is time
+        # Before the wait, in which there is time.
+        due = -1 if expected is None else operation << CALL_BITS | expected
         try:
             taken = self.ring.recv_tagged() if take is None else take()
         except (ringcast.SendError, ringcast.PickleRefused):
@@ -573,9 +573,8 @@ def broadcast_into(end: Optional[End], objects: List[Any]) -> List[Any]:
     if isinstance(end, Source):
         end.send(objects, OBJECT_LIST, list)
         return objects
-    received = end.receive(
-        OBJECT_LIST
-    )  # before the checks: an error leaves no frame for the next call
+    # Before the checks: an error leaves no frame for the next call.
+    received = end.receive(OBJECT_LIST)
     if not isinstance(objects, list):
         raise TypeError(f"broadcast_object_list needs a list to fill, not {type(objects).__name__}")
     if len(objects) != len(received):

@@ -196,9 +196,8 @@ def near_ends(group: Any, stream: str, capacity: int) -> Optional[List[End]]:
         return None
     found = []
     for src in range(group.size()):
-        end = end_of(
-            group, src, stream=stream, capacity=capacity, engine="sglang"
-        )  # nothing else gathers
+        # Nothing else gathers.
+        end = end_of(group, src, stream=stream, capacity=capacity, engine="sglang")
         assert end is not None
         if not end.is_near:
             _of_torch.add(group)

@@ -289,9 +289,8 @@ class Sender:
         tensors = [torch.tensor([_MAGIC | kind, tag, len(payload), os.getpid()], dtype=torch.int64)]
         if len(payload):
             tensors.append(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-        answered = group.recv(
-            [answer], self._peer_in_group, _ANSWER_TAG
-        )  # first: the answer then never waits
+        # First: the answer then never waits.
+        answered = group.recv([answer], self._peer_in_group, _ANSWER_TAG)
         works = [group.send([tensor], self._peer_in_group, _TAG) for tensor in tensors]
         handle = _Posted(works, answer, answered, tensors, self)
         self.posted.append(handle)
@@ -551,8 +550,7 @@ def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
     """This rank's end for the frames of `peer`."""
     ends = rings.ends(group)
     if ("from", peer) not in ends:
-        ends.setdefault(
-            ("from", peer), Receiver(ranks[me], ranks[peer], peer)
-        )  # another thread may be here too
+        # Another thread may be here too.
+        ends.setdefault(("from", peer), Receiver(ranks[me], ranks[peer], peer))
     end: Receiver = ends["from", peer]
     return end

@@ -206,9 +206,8 @@ class Hub:
         for _ in range(_TURN_SENT):
             if not self._may_forward():
                 return False
-            closes = (
-                self._close_by is not None
-            )  # before the look at the ring, which then sees all frames
+            # Before the look at the ring, which then sees all frames.
+            closes = self._close_by is not None
             try:
                 message = self._outlet.take()
             except ringcast.WriterGone:

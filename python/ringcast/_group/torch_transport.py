@@ -81,10 +81,11 @@ class Link:
         return ready
 
     def take(self) -> Optional[Message]:
+        # Before the look: messages from before a failure come first.
         failure, now = (
             self._failure,
             time.monotonic(),
-        )  # before the look: messages from before a failure come first
+        )
         if self._received:
             return self._received.popleft()
         since = self._sending_since
@@ -108,9 +109,8 @@ class Link:
 
     def _send_all(self) -> None:
         end, following = SendingEnd(self._put), None
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the other thread raises too, and stores the reason
+        # The other thread raises too, and stores the reason.
+        with contextlib.suppress(RuntimeError):
             while True:
                 message = following or self._waiting(self._seconds / 3) or _BEAT
                 if message is _CLOSE:

@@ -489,9 +489,8 @@ def _rated(found: "Results", report: Report, measure: Measure) -> Dict[str, Any]
             else "not measured: no tensor went between devices"
         )
     rated = None
-    if value is not None and not (
-        is_bound and value >= measure.good
-    ):  # a bound rates where it is low alone
+    # A bound rates where it is low alone.
+    if value is not None and not (is_bound and value >= measure.good):
         rated = (
             "excellent"
             if value > measure.excellent

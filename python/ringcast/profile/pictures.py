@@ -254,9 +254,8 @@ def bandwidths(figure: Any, found: "Results") -> None:
         )
         places = [sizes.index(size) for size in of_it]
         rates = [analysis.bandwidth(each) for each in of_it.values()]
-        is_least = any(
-            key[1] != "ringcast" for key in moving if key[0] == name
-        )  # waiting is part of the duration
+        # Waiting is part of the duration.
+        is_least = any(key[1] != "ringcast" for key in moving if key[0] == name)
         axes.plot(
             places, rates, "--" if is_least else "-", marker=marker, color=colour, markersize=8,
             label=shorter(name), markerfacecolor="white" if is_least else colour,

@@ -296,9 +296,8 @@ def place(items: List[Any], still_open: List[OpenRegion]) -> List[Entry]:
                 parent = None  # asynchronous, and longer than the outer operation
             entry = Entry(record, region, parent, record.bytes or 0)
             entries.append(entry)
-            if (
-                record.call_end == record.end
-            ):  # what a thread does between call and wait() lies in no operation
+            # What a thread does between call and wait() lies in no operation.
+            if record.call_end == record.end:
                 around.append((record.end, "", entry))
             else:
                 waits[-index] = entry

@@ -115,9 +115,8 @@ def write_folder(found: Results, folder: str, draw: bool) -> Dict[str, Any]:
     _write_json(folder, "analysis_report.json", told["analysis_report"])
     _write_json(folder, "comprehensive_report.json", told)
     _write_text(os.path.join(folder, "performance_report.md"), report.text(told))
-    _write_json(
-        folder, STATE, found.state()
-    )  # last: the other files are complete when this one is there
+    # Last: the other files are complete when this one is there.
+    _write_json(folder, STATE, found.state())
     return told
 
 

@@ -281,9 +281,8 @@ _TARGETS = (
 # ---- In, and out ---------------------------------------------------------------------------------
 
 _caller = Caller("SGLang", "RINGCAST_SGLANG", lambda: logging.getLogger("sglang.ringcast"))
-_replaced = Replacements(
-    "sglang"
-)  # the finder and elastic groups' functions; its lock guards the following as well
+# The finder and elastic groups' functions; its lock guards the following as well.
+_replaced = Replacements("sglang")
 _parts = {part: Replacements("sglang") for part in ("requests", "groups", "queues", "hashes")}
 _left: Set[str] = set()  # parts that SGLang keeps
 

@@ -241,9 +241,8 @@ class Shared(Awaited):
             if sharing is not None and not sharing.wait_for(self, until):
                 raise TimeoutError(f"{sharing.describe(self)} in {timeout} s")
         if isinstance(self._outcome, BaseException):
-            raise self._outcome.with_traceback(
-                self._traceback
-            )  # or the traceback would grow each time
+            # Or the traceback would grow each time.
+            raise self._outcome.with_traceback(self._traceback)
         outcome: Tuple[Any, Any] = self._outcome
         return outcome
 
@@ -557,9 +556,8 @@ class _Sharing:
         made = due.made.result()
         try:
             if made.failure is not None:
-                with contextlib.suppress(
-                    ringcast.Error
-                ):  # the ring has failed: the receivers learn that from the ring
+                # The ring has failed: the receivers learn that from the ring.
+                with contextlib.suppress(ringcast.Error):
                     due.end.number(due.number)
                     due.end.refuse(made.failure, SHARE, 0)
             else:
@@ -611,9 +609,8 @@ class _Sharing:
             pending.popleft()
             shared._settle(outcome)
             if shared is until:
-                if (
-                    pending
-                ):  # a task that waits for the next frame: the descriptor may be lowered by now
+                # A task that waits for the next frame: the descriptor may be lowered by now.
+                if pending:
                     pending[0][1]._wake()
                 break
         return took
@@ -866,9 +863,8 @@ class Ranks:
         self._second = self._rates.hash.get("sha256", 0.0) * crowd  # to hash a byte
         self._telling = threading.RLock()
         self._hearing = threading.RLock()  # around each look at a Reader, which takes no time
-        self._begun: "weakref.WeakValueDictionary[bytes, Call]" = (
-            weakref.WeakValueDictionary()
-        )  # by name
+        # By name.
+        self._begun: "weakref.WeakValueDictionary[bytes, Call]" = weakref.WeakValueDictionary()
         # Hashes of calls that were not made here, by name, digest and place.
         self._early: "OrderedDict[Tuple[bytes, bytes, int], int]" = OrderedDict()
 
@@ -932,9 +928,8 @@ class Ranks:
         while not peer.is_gone:
             try:
                 data = peer.end.hear()
-            except (
-                RuntimeError
-            ):  # a call further up, which a signal's handler has interrupted, takes in
+            except RuntimeError:
+                # A call further up, which a signal's handler has interrupted, takes in.
                 break
             except (ringcast.Error, ValueError) as error:
                 peer.is_gone = True

@@ -140,9 +140,8 @@ def _first(timeout: Optional[float]) -> float:
 
 
 def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
-    messages = max(
-        0, sent - peer.stats.frames
-    )  # all readers have been attached since the first message
+    # All readers have been attached since the first message.
+    messages = max(0, sent - peer.stats.frames)
     state = _STATES.get(peer.state, peer.state)
     return (
         f"{peer.name} (pid {peer.pid}) is {state}, {peer.lag} bytes ({messages} messages) behind, "
@@ -224,18 +223,16 @@ class Sender(WriterEnd):
             except TypeError:
                 if not self.ring._value_failed:
                     raise
-                obj = pack(
-                    obj, self.ring._takes_cuda
-                )  # a tensor on another device, which vLLM's pickle takes
+                # A tensor on another device, which vLLM's pickle takes.
+                obj = pack(obj, self.ring._takes_cuda)
             self._enqueue_slowly(obj, timeout)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
         except ringcast.FrameTooLarge as error:
             raise name_setting(error, "in the writer's process", "queue", capacity=False) from None
         finally:
-            if (
-                self.ring._waits != self._waits
-            ):  # the room may be of a dead reader, which the Writer has evicted
+            # The room may be of a dead reader, which the Writer has evicted.
+            if self.ring._waits != self._waits:
                 self._waits = self.ring._waits
                 self._alarm = True
             if self._alarm:
@@ -394,9 +391,8 @@ class Sender(WriterEnd):
 
     def _last(self) -> str:
         """Of what has been sent, for an error's text."""
-        with contextlib.suppress(
-            RuntimeError, ValueError
-        ):  # another thread has the Writer, or has closed it
+        # Another thread has the Writer, or has closed it.
+        with contextlib.suppress(RuntimeError, ValueError):
             what = "call" if self._sends_calls else "message"
             sent = self.ring.stats().frames - self._announced
             return f"; the last {what} was {what} {sent}" if sent > 0 else ""

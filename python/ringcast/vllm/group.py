@@ -317,9 +317,8 @@ def _isend_tensor_dict(
 ) -> List[Handle]:
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
     sender = _sender(group, dst)
-    divides = group.device_group is not None and isinstance(
-        tensor_dict, dict
-    )  # nested tensors go in the frame
+    # Nested tensors go in the frame.
+    divides = group.device_group is not None and isinstance(tensor_dict, dict)
     frame, apart = _apart.take_out(tensor_dict, sender, False) if divides else (tensor_dict, [])
     handles = [sender.isend(group.cpu_group, frame, SEND_TENSOR_DICT)]
     _forget_completed(sender.beside)

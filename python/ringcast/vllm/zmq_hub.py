@@ -83,9 +83,8 @@ class _Gate:
     def __init__(self, descriptor: int, most: int) -> None:
         self._listener = socket.socket(fileno=above_the_streams(os.dup(descriptor)))
         self._most = most
-        self._leave: Deque[float] = (
-            collections.deque()
-        )  # when each of them is over, whether closed before or not
+        # When each of them is over, whether closed before or not.
+        self._leave: Deque[float] = collections.deque()
         self._is_shut = False
 
     def came(self) -> None:
@@ -470,9 +469,8 @@ class ZmqHub(Hub):
             self.changed.notify_all()
         if self.complete:
             self._remove_path()
-        self._send(
-            process, b"D"
-        )  # last: after this answer the owner may close the hub, and all frames must cross
+        # Last: after this answer the owner may close the hub, and all frames must cross.
+        self._send(process, b"D")
         self._serve_next()
 
     # ---- Departures ----

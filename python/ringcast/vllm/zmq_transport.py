@@ -265,9 +265,8 @@ def _make_ring(words: Dict[str, Any]) -> ringcast.Writer:
         return config.make_writer(
             words["capacity"], readers, spill_bytes=words["spill"], on_death="evict", name=name
         )
-    except (
-        ringcast.Error
-    ):  # this machine has less memory: the relay reports a frame that does not fit
+    except ringcast.Error:
+        # This machine has less memory: the relay reports a frame that does not fit.
         return config.make_writer(words["capacity"], readers, on_death="evict", name=name)
 
 
