@@ -18,8 +18,8 @@
 
 /* ---- The device ------------------------------------------------------------------------------ */
 
-#define PER_THREAD \
-  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: the handle means a different stream in each thread */
+/* CU_STREAM_PER_THREAD: the handle means a different stream in each thread. */
+#define PER_THREAD ((uintptr_t)2)
 
 static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) {
   rc_cu_context current = NULL;

@@ -26,8 +26,8 @@
 #define RC_GPU_MAX_SLOTS 1024u
 #define RC_GPU_ALIGN     256u                /* of a tensor in the pool */
 #define RC_GPU_GRANULE   ((uint64_t)2 << 20) /* what device memory is allocated in */
-#define RC_GPU_PATTERN \
-  RC_GPU_ALIGN /* bytes behind the pool that readers read at open, as a trial */
+/* Bytes behind the pool that readers read at open, as a trial. */
+#define RC_GPU_PATTERN  RC_GPU_ALIGN
 #define RC_GPU_MAX_POOL ((uint64_t)1 << 40)
 
 /* Written once, before ready. */

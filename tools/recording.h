@@ -45,8 +45,7 @@ enum recording_type {
   RECORDING_GAP = 2,   /* payload: struct recording_gap */
   RECORDING_PAD = 3,   /* payload: zeros, without a hash */
   RECORDING_INDEX = 4, /* of recorders of 0.1: is passed */
-  RECORDING_END =
-      5, /* payload: struct recording_end; the last record of a file that was ended well */
+  RECORDING_END = 5,   /* payload: struct recording_end; the last of a file that was ended well */
 };
 
 /* Then the payload, zeros up to a multiple of 8, the payload's hash (8 bytes), and zeros up to the

@@ -272,7 +272,12 @@ void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
   set_cause(error);
 }
 
-void rc_py_end_by_none(void) {
+void rc_py_end_iteration(struct rc_py_state *state, bool has_ended) {
+  /* Decoding may have raised the WriterGone of another Reader, or the device part its own. */
+  if (has_ended && PyErr_ExceptionMatches(state->writer_gone)) {
+    PyErr_Clear();
+    return;
+  }
   if (!PyErr_ExceptionMatches(PyExc_StopIteration)) return;
   PyObject *error;
   fetch(&error);

@@ -40,9 +40,10 @@ bool rc_py_is_of_libraries(void);
  * RuntimeError, replaces the exception by a ProtocolError with the original as its __cause__. What
  * the user's code raises stays as it is. */
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what);
-/* For an iteration, which only the end of the ring may end: a StopIteration of a value's own code
- * becomes the __cause__ of a RuntimeError, as in a generator. */
-void rc_py_end_by_none(void);
+/* For an iteration that raised: only the end of the ring ends it, with no exception set. A
+ * StopIteration of a value's own code becomes the __cause__ of a RuntimeError, as in a generator.
+ */
+void rc_py_end_iteration(struct rc_py_state *state, bool has_ended);
 PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what);
 
 #endif

@@ -18,8 +18,8 @@
 #include "tests/support/suite.h"
 
 enum { ENOUGH = 5 };
-#define LONGEST \
-  ((int64_t)10 * 1000 * 1000 * 1000) /* fewer rounds, where there is hardly a CPU to be had */
+/* Fewer rounds, where there is hardly a CPU to be had. */
+#define LONGEST ((int64_t)10 * 1000 * 1000 * 1000)
 
 /* Each word on a line of its own, as in a ring. */
 static struct {

@@ -320,13 +320,7 @@ PyObject *rc_py_reader_iternext(PyObject *object) {
   uint32_t tag;
   PyObject *received = receive_one(self, RINGCAST_FOREVER, &tag);
   if (received) return received;
-  /* Decoding may have raised the WriterGone of another Reader, or the device part its own
-   * WriterGone. */
-  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) {
-    PyErr_Clear(); /* NULL, nothing raised: the end */
-  } else {
-    rc_py_end_by_none();
-  }
+  rc_py_end_iteration(state, self->has_ended);
   return NULL;
 }
 

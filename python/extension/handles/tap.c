@@ -139,11 +139,7 @@ static PyObject *tap_iternext(PyObject *object) {
   struct tap *self = (struct tap *)object;
   PyObject *received = receive(self, RINGCAST_FOREVER, &tag);
   if (received) return received;
-  if (self->has_ended && PyErr_ExceptionMatches(state->writer_gone)) {
-    PyErr_Clear(); /* NULL, nothing raised: the end */
-  } else {
-    rc_py_end_by_none();
-  }
+  rc_py_end_iteration(state, self->has_ended);
   return NULL;
 }
 

@@ -211,8 +211,7 @@ class Sender(WriterEnd):
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
             if self.lost is not None:
-                _await_executor()
-                raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+                raise self._death()
             try:
                 if self._complete:
                     self.ring.send(obj, _FIRST if timeout is None else _first(timeout))
@@ -366,8 +365,12 @@ class Sender(WriterEnd):
     def _check_readers(self) -> None:
         self._catch_up() if self._alarm else self.check()
         if self.lost is not None:
-            _await_executor()
-            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+            raise self._death()
+
+    def _death(self) -> ringcast.ReaderDied:
+        """Once vLLM's executor has ended its workers."""
+        _await_executor()
+        return ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _lose(self, who: str, what: str = "") -> None:
         if self.goes_on:
