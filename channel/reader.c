@@ -391,17 +391,22 @@ static int arm(struct reader_wait *wait) {
   return -EAGAIN;
 }
 
+static void count_wait(void *context, uint64_t sleeps) {
+  struct reader_wait *wait = context;
+  rc_count_wait_for_frame(wait->reader, sleeps);
+}
+
 /* Takes a frame, and waits for it if need be. */
 static int wait_for_frame(struct reader_wait *wait, int64_t timeout_ns) {
   ringcast_reader *reader = wait->reader;
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
-  const struct rc_wait how = {
-      .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = wait};
-  const uint64_t waits = reader->waiter.waits, sleeps = reader->waiter.sleeps;
+  const struct rc_wait how = {.poll = poll_frame,
+                              .check = check_writer,
+                              .word = word_of_next_frame,
+                              .count = count_wait,
+                              .context = wait};
   result = rc_wait(&reader->waiter, &how, timeout_ns);
-  if (timeout_ns != 0 && reader->waiter.waits != waits)
-    rc_count_wait_for_frame(reader, reader->waiter.sleeps - sleeps);
   if (result == -EAGAIN && reader->poller) result = arm(wait); /* a failed try arms it */
   if (result != 0) return fail_to_read(reader, result);
   return 0;

@@ -398,6 +398,11 @@ static void announce_wait(struct request *request) {
   publish_wanted(request->writer, wanted);
 }
 
+static void count_wait(void *context, uint64_t sleeps) {
+  struct request *request = context;
+  rc_count_wait_for_room(request->writer, sleeps);
+}
+
 /* A mere try (timeout 0) announces the wait too, may remove readers, and arms the descriptor if
  * there is one: the caller tries again later. */
 static int wait_for_room(struct request *request, int64_t timeout_ns) {
@@ -409,13 +414,11 @@ static int wait_for_room(struct request *request, int64_t timeout_ns) {
                               .check = check_room,
                               .word = word_of_blocker,
                               .before_sleep = before_sleep,
+                              .count = count_wait,
                               .context = request,
                               .unfenced = true};
-  const uint64_t waits = writer->waiter.waits, sleeps = writer->waiter.sleeps;
   rc_ring_participants(&writer->ring.view);
   int result = rc_wait(&writer->waiter, &how, timeout_ns);
-  if (timeout_ns != 0 && writer->waiter.waits != waits)
-    rc_count_wait_for_room(writer, writer->waiter.sleeps - sleeps);
   if (result == -EAGAIN && writer->poller) return arm(request); /* a failed try arms it */
   return result;
 }

@@ -363,11 +363,9 @@ static int wait_awake(struct rc_waiter *waiter, const struct rc_wait *wait, bool
   return yield(waiter, wait, least(after(*now, most), deadline), now);
 }
 
-static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
-  int result = look(waiter, wait);
-  if (result != -EAGAIN) return result;
-  if (timeout_ns == 0) return check_now_and_then(waiter, wait, rc_now_ns());
-  waiter->waits++;
+/* The first look found nothing. */
+static int wait_on(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
+  int result = -EAGAIN;
   int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns);
   uint64_t sleeps = waiter->sleeps;
   bool spun = false;
@@ -386,6 +384,16 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   int checked = check_now_and_then(waiter, wait, now);
   if (checked != -EAGAIN) return checked;
   return result == -EINTR ? -EINTR : -ETIMEDOUT;
+}
+
+static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
+  int result = look(waiter, wait);
+  if (result != -EAGAIN) return result;
+  if (timeout_ns == 0) return check_now_and_then(waiter, wait, rc_now_ns());
+  const uint64_t sleeps = waiter->sleeps;
+  result = wait_on(waiter, wait, timeout_ns);
+  if (wait->count) wait->count(wait->context, waiter->sleeps - sleeps);
+  return result;
 }
 
 /* A waiter's counts are for one thread, so rc_wait refuses a second. The hot path, which does not

@@ -175,7 +175,7 @@ struct rc_waiter {
   void *warm_context;
   int64_t warm_ns;           /* how long such a call takes */
   int64_t checked;           /* when `check` last returned -EAGAIN */
-  uint64_t waits, sleeps;    /* counted */
+  uint64_t sleeps;           /* counted */
   enum rc_cpu_wait cpu_wait; /* the pause between two looks, while spinning */
   uint64_t waited_ns;        /* duration of the last wait, to about a microsecond */
   _Atomic uint32_t cancelled;
@@ -195,6 +195,8 @@ struct rc_wait {
   /* Called before each sleep; returns the longest time for it. NULL: RC_SLICE_NS, the limit. Sets
    * *settled to false if `poll` now waits for something else: the sleep settles anew. */
   int64_t (*before_sleep)(void *context, bool *settled);
+  /* Called after a wait, with the number of its sleeps; not after a mere look. NULL: no count. */
+  void (*count)(void *context, uint64_t sleeps);
   void *context;
   bool unfenced;   /* the signallers leave E5 out: the first sleep settles (E9 in eventcount.h) */
   bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
