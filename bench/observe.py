@@ -9,7 +9,8 @@ ring without readers.
 --seconds: of each turn; --pause: before each, for the machine's other work. --work: the
 microseconds for which the reader computes for each frame, and for each 8 KiB of it. Turns with and
 without alternate, and a ratio is of one turn to the mean of its neighbours. The last column is what
-was lost of the frames that were sent meanwhile. Each process needs a CPU of its own.
+was lost of the frames that were sent meanwhile. Whoever sets the pace, the reader or else the
+writer, has the first CPU to itself: what is measured is the ring, not who gets a CPU.
 """
 
 import argparse
@@ -27,10 +28,17 @@ import time
 import ringcast
 
 LOOKERS = ("tap", "record", "top")
+FIRST, *OTHERS = sorted(os.sched_getaffinity(0))
+
+
+def run_on(*cpus):
+    """For this process and for those that it starts from now on."""
+    os.sched_setaffinity(0, cpus or {FIRST})
 
 
 def read(handle, seconds):
     """Computes for each frame, as long as there are frames."""
+    run_on(FIRST)
     with ringcast.Reader(handle) as reader, contextlib.suppress(ringcast.WriterGone):
         while True:
             with reader.next():
@@ -63,6 +71,8 @@ def looking(kind, handle, tool, file):
     it got.
     """
     got = []
+    pace = os.sched_getaffinity(0)
+    run_on(*OTHERS)
     if kind == "tap":
         process = child("tap", handle)
         process.stdout.readline()
@@ -73,6 +83,7 @@ def looking(kind, handle, tool, file):
     else:
         process = subprocess.Popen([tool, "top"], stdout=subprocess.PIPE)
         process.stdout.readline()
+    run_on(*pace)
     yield got
     time.sleep(0.1)  # for what is in the ring
     process.send_signal(signal.SIGINT)
@@ -103,6 +114,7 @@ def measure(size, work, options, folder):
         if work is not None:
             reader = child("read", writer.handle, str(work * 1e-6 * (1 + size / 8192)))
             writer.wait_readers(1)
+        run_on(*(OTHERS if work is not None else [FIRST]))
         rate(writer, value, options.seconds)
         without = rate(writer, value, options.seconds)
         for kind in LOOKERS * options.rounds:

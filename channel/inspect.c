@@ -301,9 +301,9 @@ static int copy_next(ringcast_tap *tap) {
 
 /* Each line that a tap reads, the writer's CPU has to fetch back. A tap that keeps up is worth
  * that. One that loses more than a fifth is not, and rests after each loss, as if a byte took
- * NS_PER_BYTE to copy: the writer then has 99 % of its rate, though it never pauses. A tap that
+ * NS_PER_BYTE to copy: the writer then keeps 99 % of its rate, though it never pauses. A tap that
  * something held up for a moment goes on at once. */
-#define NS_PER_BYTE  16
+#define NS_PER_BYTE  80
 #define MOST_REST_NS ((int64_t)1000 * 1000 * 1000)
 
 static void rest_after_loss(ringcast_tap *tap) {
