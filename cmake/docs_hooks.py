@@ -3,7 +3,8 @@
 Hooks of MkDocs (mkdocs.yml): the pages that docs/ does not hold, and links that work on the forge
 and on the site.
 
-Made here: the root's own pages, and the reference of C (reference.py) and of Python (mkdocstrings).
+Made here: the root's own pages, all error texts (errors.py), and the reference of C (reference.py)
+and of Python (mkdocstrings).
 """
 
 import logging
@@ -15,6 +16,7 @@ import sys
 from mkdocs.structure.files import File, InclusionLevel
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import errors
 import reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -36,6 +38,7 @@ def made_pages():
         yield f"reference/c/{name}.md", reference.page(name, top, groups)
     for module in MODULES:
         yield f"reference/python/{module}.md", f"# {module}\n\n::: {module}\n"
+    yield "reference/errors.md", errors.page()
     for name, uri in ROOT_PAGES.items():
         yield uri, (ROOT / name).read_text(encoding="utf-8")
 
