@@ -221,6 +221,7 @@ summarize() {
   mapfile -t steps <build/test/ended
   printf '\n==== summary\n'
   for name in "${steps[@]}"; do line_of "$name"; done
+  ! compgen -G 'build/test/*.xml' >/dev/null || python3 -B cmake/slowest.py build/test/*.xml
   left_out "${steps[@]}" | by_reason
   if [ -e build/venv/.without-torch ]; then
     echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."
