@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sizes of tensors, and packing into C order.
+ * Packing tensors into C order.
  *
  * Packing copies blocks. First the axes are coalesced: axes of size 1 are dropped, and two
  * neighbours become one axis if the outer stride continues the inner axis. If the innermost
@@ -16,87 +16,10 @@
 #include <errno.h>
 #include <string.h>
 
-#define DTYPE_CODE_MAX 17 /* DLPack 1.1: kDLFloat4_e2m1fn */
-
 /* A dimension for the copy: `step` is in bytes, not in elements. */
 struct axis {
   int64_t count, step;
 };
-
-uint32_t rc_element_bits(struct ringcast_dtype dtype, uint32_t flags) {
-  if (dtype.code > DTYPE_CODE_MAX) return 0;
-  uint32_t bits = (uint32_t)dtype.bits * dtype.lanes;
-  if (!(flags & RINGCAST_ITEM_PADDED)) return bits;
-  if (bits % 8 == 0) return 0;
-  return (bits + 7) & ~UINT32_C(7);
-}
-
-int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_t *out_count) {
-  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM || (ndim > 0 && !shape)) return -EINVAL;
-  int64_t count = 1;
-  bool empty = false;
-  for (int32_t i = ndim - 1; i >= 0; i--) {
-    if (shape[i] < 0) return -EINVAL;
-    if (strides) strides[i] = count;
-    if (shape[i] == 0) empty = true;
-    else if (__builtin_mul_overflow(count, shape[i], &count)) return -EINVAL;
-  }
-  *out_count = empty ? 0 : count;
-  return 0;
-}
-
-int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
-  /* Eight elements have exactly `bits` bytes, so the total in bits need not fit in 64. */
-  uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
-  if (__builtin_mul_overflow(eights, bits, &bytes)) return -EINVAL;
-  if (__builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;
-  if (bytes > INT64_MAX) return -EINVAL;
-  *out = bytes;
-  return 0;
-}
-
-bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides) {
-  bool chained = true;
-  int64_t expected = 1;
-  for (int32_t i = ndim - 1; i >= 0; i--) {
-    if (shape[i] == 0) return true; /* no elements */
-    if (shape[i] == 1) continue;
-    if (strides[i] != expected) chained = false;
-    expected *= shape[i];
-  }
-  return chained;
-}
-
-/* Whether the tensor has no gaps: the strides are those of C order, with the axes in any order. */
-static bool strides_are_dense(int32_t ndim, const int64_t *shape, const int64_t *strides) {
-  if (rc_strides_are_c(ndim, shape, strides)) return true;
-  int64_t expected = 1, count = 1;
-  for (int32_t found = 0; found < ndim; found++) { /* the axes, from the innermost on */
-    int32_t i = 0;
-    while (i < ndim && (shape[i] == 1 || strides[i] != expected)) i++;
-    if (i == ndim) break;
-    expected *= shape[i];
-  }
-  for (int32_t i = 0; i < ndim; i++) count *= shape[i];
-  return expected == count;
-}
-
-int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
-  int64_t count;
-  uint32_t bits = rc_element_bits(tensor->dtype, tensor->flags);
-  if (bits == 0) return -EINVAL;
-  int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
-  if (rc < 0) return rc;
-  if (tensor->strides) {
-    bool has_address = bits % 8 == 0; /* each element */
-    if (!has_address && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
-      return -EINVAL;
-    bool is_dense = tensor->flags & RINGCAST_TENSOR_DENSE;
-    if (is_dense && !strides_are_dense(tensor->ndim, tensor->shape, tensor->strides))
-      return -EINVAL;
-  }
-  return rc_packed_bytes(bits, count, out);
-}
 
 /* Fills in the coalesced axes, innermost first. Returns the number of axes, or -EINVAL. The tensor
  * is not empty. */
@@ -175,4 +98,16 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
   assert(n > 0); /* with no axis left, the tensor would be in C order */
   axes_copy(axes, n, (size_t)block, tensor->data, out);
   return 0;
+}
+
+int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                          const struct ringcast_tensor *tensor) {
+  struct ringcast_frame_builder before = *builder;
+  void *place;
+  uint64_t bytes;
+  int rc = ringcast_build_tensor_in_place(builder, key, key_bytes, tensor, &place, &bytes);
+  if (rc < 0) return rc;
+  rc = ringcast_tensor_pack(tensor, place);
+  if (rc < 0) *builder = before;
+  return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every call needs: arguments, a handle's turn, and a wait that Ctrl-C can interrupt.
+ * What every call needs: arguments, a handle's turn, a wait that Ctrl-C can interrupt, and copies.
  *
  * A handle is the common part of Writer, Reader and Tap: the first member of each.
  */
@@ -9,6 +9,11 @@
 
 #include "python/extension/spans.h"
 #include "python/extension/state.h"
+
+/* The types can't be subclassed, so an instance's type is always the module's own. */
+static inline struct rc_py_state *rc_py_state_of(void *self) {
+  return PyType_GetModuleState(Py_TYPE((PyObject *)self));
+}
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
@@ -92,6 +97,17 @@ void rc_py_handle_record(struct rc_py_handle *self);
 static inline void rc_py_handle_begin(struct rc_py_handle *self) {
   if (__builtin_expect(rc_py_spans_on, 0)) rc_py_handle_record(self);
 }
+/* The phases of the call at work, if its spans are recorded: see spans.h. */
+static inline void rc_py_spans_phase(struct rc_py_trace *trace, enum rc_py_trace_kind kind) {
+  if (__builtin_expect(trace != NULL, 0)) rc_py_spans_begin_phase(trace, kind);
+}
+static inline void rc_py_spans_frame(struct rc_py_trace *trace, uint64_t position, uint64_t bytes) {
+  if (__builtin_expect(trace != NULL, 0)) rc_py_spans_end_frame(trace, position, bytes);
+}
+static inline void rc_py_spans_end(struct rc_py_trace **trace, enum rc_py_trace_kind kind,
+                                   bool is_nothing) {
+  if (__builtin_expect(*trace != NULL, 0)) rc_py_spans_end_call(trace, kind, is_nothing);
+}
 /* Methods of every handle: __enter__, __exit__ and __reduce__. */
 PyObject *rc_py_handle_block(PyObject *self, PyObject *unused);
 PyObject *rc_py_handle_exit(PyObject *self, PyObject *exception);
@@ -121,6 +137,17 @@ void rc_py_watch_close(struct rc_py_handle *self);
 /* Call after each call that may have made the descriptor wait: -ENOBUFS means that the descriptor
  * is gone, and waiting tasks must ask anew. */
 void rc_py_watch_after(struct rc_py_handle *self, int rc);
+
+/* ---- Copying --------------------------------------------------------------------------------- */
+
+/* What a receiver copies is used next, and then a copy past the cache pays from a quarter of the
+ * usual cache on. */
+enum { RC_PY_RECEIVED_PAST_CACHE = 8 << 20 };
+
+/* With the GIL or without. `is_spilled`: source or destination is in spill memory. */
+void rc_py_copy_bytes(bool is_spilled, void *to, const void *from, size_t bytes);
+/* Called with the GIL, which it hands over meanwhile if there is much to copy. */
+void rc_py_copy_maybe_without_gil(bool is_spilled, void *to, const void *from, size_t bytes);
 
 /* ---- Small ----------------------------------------------------------------------------------- */
 

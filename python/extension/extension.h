@@ -17,7 +17,7 @@
  *   module.c                    the module
  *
  * Each entry of the list is a room: files that one reads together. A room includes and calls only
- * the rooms above it; tests/lint/circles.py checks the symbols.
+ * the rooms above it (tests/lint/circles.py).
  *
  * Every wait and every large copy runs without the GIL. A handle serves one thread at a time:
  * `busy` is set as long as a call may let other Python code run, and a second caller gets a

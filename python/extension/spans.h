@@ -61,17 +61,6 @@ void rc_py_spans_end_call(struct rc_py_trace **trace, enum rc_py_trace_kind kind
 /* Delivers the spans, if the oldest is a second old. */
 void rc_py_spans_deliver_old(void);
 
-static inline void rc_py_spans_phase(struct rc_py_trace *trace, enum rc_py_trace_kind kind) {
-  if (__builtin_expect(trace != NULL, 0)) rc_py_spans_begin_phase(trace, kind);
-}
-static inline void rc_py_spans_frame(struct rc_py_trace *trace, uint64_t position, uint64_t bytes) {
-  if (__builtin_expect(trace != NULL, 0)) rc_py_spans_end_frame(trace, position, bytes);
-}
-static inline void rc_py_spans_end(struct rc_py_trace **trace, enum rc_py_trace_kind kind,
-                                   bool is_nothing) {
-  if (__builtin_expect(*trace != NULL, 0)) rc_py_spans_end_call(trace, kind, is_nothing);
-}
-
 /* The ring's number, the same in all processes: the first 64 bits of the token in the handle's
  * text. */
 uint64_t rc_py_spans_ring(PyObject *handle);

@@ -114,9 +114,4 @@ struct rc_py_state {
   bool device_is_ready; /* the driver reported a device */
 };
 
-/* The types can't be subclassed, so an instance's type is always the module's own. */
-static inline struct rc_py_state *rc_py_state_of(void *self) {
-  return PyType_GetModuleState(Py_TYPE((PyObject *)self));
-}
-
 #endif

@@ -27,16 +27,7 @@ bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides
 /* Whether a tensor makes sense and has no gaps (C order, perhaps with permuted axes), and then its
  * bytes. */
 bool rc_py_is_dense(const struct ringcast_tensor *tensor, uint64_t *bytes);
-static inline struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item *item) {
-  return (struct ringcast_tensor){
-      .data = item->data,
-      .dtype = item->dtype,
-      .ndim = item->ndim,
-      .shape = item->shape,
-      .strides = item->strides,
-      .flags = item->flags,
-  };
-}
+struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item *item);
 
 /* A tensor to send. `keep`, `storage` and `view` hold the tensor's memory; `dims` are shape and
  * strides, from PyMem. */
@@ -154,7 +145,6 @@ extern PyType_Spec rc_py_memory_spec;
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
 void rc_py_block_give(void *block);
-static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC_PY_RECYCLE_LEAST; }
 /* An object with a writable buffer of `bytes`, at `*out`; NULL, with nothing raised, as
  * rc_py_block_take. */
 PyObject *rc_py_memory_take(struct rc_py_state *state, uint64_t bytes, void **out);

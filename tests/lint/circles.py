@@ -11,8 +11,8 @@ neither by calls nor by includes, and so not by inline functions. In the others 
 circle of calls. Each function of ring/ or shm/ is declared in the header of its room, or, if
 public, in include/; of channel/ and gpu/, in a header of the folder.
 
-Of the Python extension, where its objects are given: a room uses no symbol of a later room, and the
-files of a room do not call each other in a circle.
+Of the Python extension, where its objects are given: a part of ROOMS uses no symbol of a later part,
+and neither its C files, by calls, nor its rooms, by calls and includes, form a circle.
 
     circles.py OBJECTS NM [EXTENSION]
 
@@ -55,11 +55,12 @@ def room_of(path):
 
 def rooms(folder, calls):
     """For each room of a folder the rooms that it includes or calls."""
-    files = sorted((ROOT / folder).glob("*.[ch]"))
+    files = sorted((ROOT / folder).rglob("*.[ch]"))
     uses = {room_of(path): set() for path in files}
     for path in files:
         own = room_of(path)
-        called = {room_of(ROOT / file) for file in calls.get(f"{folder}/{path.name}", ())}
+        name = path.relative_to(ROOT).as_posix()
+        called = {room_of(ROOT / file) for file in calls.get(name, ())}
         included = {
             header.removesuffix(".h")
             for header in INCLUDE.findall(path.read_text(encoding="utf-8"))
@@ -152,9 +153,14 @@ def of_the_extension(objects, nm):
             calls.setdefault(file, set()).add(callee)
             if ROOMS.index(callee.split("/")[0]) > ROOMS.index(file.split("/")[0]):
                 yield f"{file} uses {symbol} of {callee}, a later room"
-    found = circle(calls, set(defined))
-    if found:
-        yield f"a circle in {EXTENSION}: {' -> '.join(found)}"
+    calls = {
+        f"{EXTENSION}/{file}": {f"{EXTENSION}/{callee}" for callee in callees}
+        for file, callees in calls.items()
+    }
+    uses = rooms(EXTENSION, calls)
+    for found in [circle(calls, set(calls)), circle(uses, set(uses))]:
+        if found:
+            yield f"a circle in {EXTENSION}: {' -> '.join(found)}"
     if len(defined) < 20:
         yield f"{objects} has no more than {len(defined)} objects"
 

@@ -23,7 +23,6 @@
 #include "python/extension/codec/arrays.h"
 #include "python/extension/codec/classes.h"
 #include "python/extension/codec/containers.h"
-#include "python/extension/codec/copy.h"
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/leaves.h"
 #include "python/extension/codec/references.h"

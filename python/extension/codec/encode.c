@@ -18,7 +18,6 @@
 #include "python/extension/codec/encode.h"
 
 #include "python/extension/codec/containers.h"
-#include "python/extension/codec/copy.h"
 #include "python/extension/codec/device.h"
 #include "python/extension/codec/hash.h"
 #include "python/extension/codec/leaves.h"

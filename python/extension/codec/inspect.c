@@ -15,7 +15,6 @@
  */
 #include "python/extension/codec/inspect.h"
 
-#include "python/extension/codec/copy.h"
 #include "python/extension/codec/scalars.h"
 
 struct look {

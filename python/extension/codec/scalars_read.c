@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers and text, from tokens; and a cache of short strs. */
-#include "python/extension/codec/references.h"
 #include "python/extension/codec/scalars.h"
+
+#include "python/extension/codec/references.h"
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 

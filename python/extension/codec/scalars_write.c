@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers, text and bytes, to tokens. */
+#include "python/extension/codec/scalars.h"
+
 #include "python/extension/codec/parts.h"
 #include "python/extension/codec/references.h"
-#include "python/extension/codec/scalars.h"
 
 enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 

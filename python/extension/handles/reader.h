@@ -40,24 +40,12 @@ extern PyType_Spec rc_py_reader_spec;
 
 /* ---- receive.c ------------------------------------------------------------------------------- */
 
-static inline bool rc_py_reader_enter(struct rc_py_reader *self) {
-  return rc_py_handle_enter(&self->base);
-}
+bool rc_py_reader_enter(struct rc_py_reader *self);
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self);
-static inline void rc_py_reader_leave(struct rc_py_reader *self) {
-  if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
-  rc_py_handle_leave(&self->base);
-}
+void rc_py_reader_leave(struct rc_py_reader *self);
 /* The same, with the spans of a recv. `is_nothing`: no frame has come in a try. */
-static inline bool rc_py_reader_begin(struct rc_py_reader *self) {
-  if (!rc_py_reader_enter(self)) return false;
-  rc_py_handle_begin(&self->base);
-  return true;
-}
-static inline void rc_py_reader_end(struct rc_py_reader *self, bool is_nothing) {
-  rc_py_reader_leave(self);
-  rc_py_spans_end(&self->base.trace, RC_PY_CALL_RECV, is_nothing);
-}
+bool rc_py_reader_begin(struct rc_py_reader *self);
+void rc_py_reader_end(struct rc_py_reader *self, bool is_nothing);
 /* Leaves the frame to the call at work on the Reader. False: no call is. */
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Keeps the frame as the next one, if the current exception only says that the frame could not be

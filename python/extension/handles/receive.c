@@ -27,7 +27,7 @@
 
 #include <unistd.h>
 
-/* ---- Giving frames back ---------------------------------------------------------------------- */
+/* ---- Dropped frames -------------------------------------------------------------------------- */
 
 static int release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   if (self->device.gpu) return rc_py_gpu_release(&self->device, frame);
@@ -49,6 +49,29 @@ void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
     if (self->reader) release(self, &frame);
   }
 }
+
+/* ---- The Reader's turn ------------------------------------------------------------------------
+ */
+
+bool rc_py_reader_enter(struct rc_py_reader *self) { return rc_py_handle_enter(&self->base); }
+
+void rc_py_reader_leave(struct rc_py_reader *self) {
+  if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
+  rc_py_handle_leave(&self->base);
+}
+
+bool rc_py_reader_begin(struct rc_py_reader *self) {
+  if (!rc_py_reader_enter(self)) return false;
+  rc_py_handle_begin(&self->base);
+  return true;
+}
+
+void rc_py_reader_end(struct rc_py_reader *self, bool is_nothing) {
+  rc_py_reader_leave(self);
+  rc_py_spans_end(&self->base.trace, RC_PY_CALL_RECV, is_nothing);
+}
+
+/* ---- Giving the frame back ------------------------------------------------------------------- */
 
 /* Raises `rc` in place of the current exception, if any; the old exception is dropped last, as any
  * code may run then. */

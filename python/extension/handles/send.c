@@ -16,12 +16,54 @@
  */
 #include "python/extension/handles/writer.h"
 
-#include "python/extension/codec/copy.h"
 #include "python/extension/errors.h"
 #include "python/extension/codec/hash.h"
 #include "python/extension/handles/packed.h"
 
 #include <unistd.h>
+
+/* ---- The Writer's turn ------------------------------------------------------------------------
+ */
+
+void rc_py_writer_end_doomed(struct rc_py_writer *self) {
+  struct rc_py_open_span *open_span = &self->open_span;
+  if (!open_span->is_open || open_span->exports > 0 || self->base.busy) return;
+  if (getpid() != self->base.pid) return;
+  open_span->doomed = false;
+  open_span->is_open = false;
+  PyObject *type, *value, *traceback; /* an exception may be set */
+  PyErr_Fetch(&type, &value, &traceback);
+  int rc = ringcast_writer_abort(self->writer);
+  if (rc < 0) {
+    rc_py_raise(rc_py_state_of(self), rc);
+    PyErr_WriteUnraisable((PyObject *)self);
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+bool rc_py_writer_enter(struct rc_py_writer *self) { return rc_py_handle_enter(&self->base); }
+
+void rc_py_writer_leave(struct rc_py_writer *self) {
+  rc_py_handle_leave(&self->base);
+  /* The last array may have gone during the call. */
+  if (self->open_span.doomed) rc_py_writer_end_doomed(self);
+}
+
+bool rc_py_writer_begin(struct rc_py_writer *self) {
+  if (!rc_py_writer_enter(self)) return false;
+  rc_py_handle_begin(&self->base);
+  return true;
+}
+
+void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_trace_kind kind, bool is_nothing) {
+  rc_py_writer_leave(self);
+  rc_py_spans_end(&self->base.trace, kind, is_nothing);
+}
+
+int32_t rc_py_writer_sends_from(const struct rc_py_writer *self) {
+  if (!self->takes_cuda) return RC_PY_FROM_NONE;
+  return self->device.gpu ? self->device.device : RC_PY_FROM_FIRST;
+}
 
 /* ---- Reserve, and commit --------------------------------------------------------------------- */
 
@@ -63,22 +105,6 @@ int rc_py_commit(struct rc_py_writer *self, size_t bytes, uint16_t kind) {
   int rc = ringcast_writer_commit(self->writer, bytes, kind);
   if (rc == 0) rc_py_spans_frame(trace, position, bytes);
   return rc;
-}
-
-void rc_py_writer_end_doomed(struct rc_py_writer *self) {
-  struct rc_py_open_span *open_span = &self->open_span;
-  if (!open_span->is_open || open_span->exports > 0 || self->base.busy) return;
-  if (getpid() != self->base.pid) return;
-  open_span->doomed = false;
-  open_span->is_open = false;
-  PyObject *type, *value, *traceback; /* an exception may be set */
-  PyErr_Fetch(&type, &value, &traceback);
-  int rc = ringcast_writer_abort(self->writer);
-  if (rc < 0) {
-    rc_py_raise(rc_py_state_of(self), rc);
-    PyErr_WriteUnraisable((PyObject *)self);
-  }
-  PyErr_Restore(type, value, traceback);
 }
 
 /* ---- A measured value ------------------------------------------------------------------------ */

@@ -10,7 +10,6 @@
  */
 #include "python/extension/handles/writer.h"
 
-#include "python/extension/codec/copy.h"
 #include "python/extension/errors.h"
 
 #include "ringcast/batch.h"

@@ -3,7 +3,6 @@
 #include "python/extension/handles/status.h"
 
 #include "python/extension/call.h"
-#include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/errors.h"
 

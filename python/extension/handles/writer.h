@@ -44,36 +44,17 @@ extern PyType_Spec rc_py_writer_spec;
 /* add_size(history, n), for the legs between machines: see ringcast_sizes_add. */
 PyObject *rc_py_add_size(PyObject *module, PyObject *args);
 
+/* ---- send.c ---------------------------------------------------------------------------------- */
+
 /* Aborts a doomed reservation without buffers, unless the Writer is in use. */
 void rc_py_writer_end_doomed(struct rc_py_writer *self);
-
-static inline bool rc_py_writer_enter(struct rc_py_writer *self) {
-  return rc_py_handle_enter(&self->base);
-}
-static inline void rc_py_writer_leave(struct rc_py_writer *self) {
-  rc_py_handle_leave(&self->base);
-  /* The last array may have gone during the call. */
-  if (self->open_span.doomed) rc_py_writer_end_doomed(self);
-}
+bool rc_py_writer_enter(struct rc_py_writer *self);
+void rc_py_writer_leave(struct rc_py_writer *self);
 /* The same, with spans; `kind` is the whole call's, or RC_PY_CALL_NONE. */
-static inline bool rc_py_writer_begin(struct rc_py_writer *self) {
-  if (!rc_py_writer_enter(self)) return false;
-  rc_py_handle_begin(&self->base);
-  return true;
-}
-static inline void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_trace_kind kind,
-                                    bool is_nothing) {
-  rc_py_writer_leave(self);
-  rc_py_spans_end(&self->base.trace, kind, is_nothing);
-}
-
+bool rc_py_writer_begin(struct rc_py_writer *self);
+void rc_py_writer_end(struct rc_py_writer *self, enum rc_py_trace_kind kind, bool is_nothing);
 /* As struct rc_py_encoding.sends_from. */
-static inline int32_t rc_py_writer_sends_from(const struct rc_py_writer *self) {
-  if (!self->takes_cuda) return RC_PY_FROM_NONE;
-  return self->device.gpu ? self->device.device : RC_PY_FROM_FIRST;
-}
-
-/* ---- send.c ---------------------------------------------------------------------------------- */
+int32_t rc_py_writer_sends_from(const struct rc_py_writer *self);
 
 /* Room in the ring, of reserve or grow. */
 struct rc_py_reservation {

@@ -127,7 +127,7 @@ static void unmap_all(struct rc_py_block *chain) {
 }
 
 struct rc_py_block *rc_py_block_take(uint64_t bytes) {
-  if (!rc_py_is_worth_recycling(bytes) || bytes > PTRDIFF_MAX / 2) return NULL;
+  if (bytes < RC_PY_RECYCLE_LEAST || bytes > PTRDIFF_MAX / 2) return NULL;
   size_t rounded;
   uint32_t class = class_of(bytes, &rounded);
   lock();

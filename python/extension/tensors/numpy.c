@@ -276,7 +276,7 @@ PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item
   PyObject *dtype = needed_dtype(state, item);
   if (!dtype) return NULL;
   PyObject *memory = NULL, *array;
-  if (rc_py_is_worth_recycling(bytes)) memory = rc_py_memory_take(state, bytes, out);
+  if (bytes >= RC_PY_RECYCLE_LEAST) memory = rc_py_memory_take(state, bytes, out);
   if (memory) array = make_over(state, item, dtype, memory);
   else array = make_new(state, item, dtype, out);
   Py_XDECREF(memory);

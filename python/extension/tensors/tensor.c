@@ -96,6 +96,17 @@ bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides
   return true;
 }
 
+struct ringcast_tensor rc_py_tensor_of(const struct ringcast_item *item) {
+  return (struct ringcast_tensor){
+      .data = item->data,
+      .dtype = item->dtype,
+      .ndim = item->ndim,
+      .shape = item->shape,
+      .strides = item->strides,
+      .flags = item->flags,
+  };
+}
+
 /* The library checks the strides of a tensor that claims to be dense. */
 bool rc_py_is_dense(const struct ringcast_tensor *tensor, uint64_t *bytes) {
   struct ringcast_tensor dense = *tensor;

@@ -266,7 +266,7 @@ static PyObject *over_ours(struct rc_py_state *state, const struct ringcast_item
 static PyObject *make(struct rc_py_state *state, int index, const struct ringcast_item *item,
                       uint64_t bytes, void **out) {
   bool may_be_ours = takes_dlpack(&state->torch, index);
-  bool takes_block = may_be_ours && rc_py_is_worth_recycling(bytes);
+  bool takes_block = may_be_ours && bytes >= RC_PY_RECYCLE_LEAST;
   PyObject *tensor = takes_block ? over_block(state, item, bytes, out) : NULL;
   if (may_try_on(tensor)) tensor = rc_py_torch_empty(state, index, item, state->torch.cpu, out);
   if (may_be_ours && may_try_on(tensor)) tensor = over_ours(state, item, bytes, out);
