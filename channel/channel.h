@@ -37,6 +37,7 @@ struct rc_liveness {
   /* For ringcast_writer_check and _fd. */
   struct rc_poller *poller; /* watches all readers; NULL until the first of these calls */
   uint32_t first, count;    /* the queue of departed readers that are yet to be reported */
+  uint64_t departures;      /* all that were ever queued */
   struct ringcast_peer queue[RC_MAX_DEPARTED];
 };
 

@@ -107,6 +107,7 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
 /* Queues a reader for ringcast_writer_check, and raises the descriptor. A full queue drops its
  * oldest entry. */
 static void queue_departure(struct rc_liveness *liveness, const struct ringcast_peer *peer) {
+  liveness->departures++;
   if (liveness->count == RC_MAX_DEPARTED) {
     liveness->first = (liveness->first + 1) % RC_MAX_DEPARTED;
     liveness->count--;
@@ -340,6 +341,8 @@ static bool is_blocker_dead(ringcast_writer *writer, int *error) {
   if (process < 0) *error = give_up(writer, slot, process);
   return process == RC_PROCESS_ENDED;
 }
+
+uint64_t rc_writer_departures(const ringcast_writer *writer) { return writer->liveness.departures; }
 
 int rc_liveness_check_readers(ringcast_writer *writer, uint64_t wanted) {
   const uint32_t slot = writer->ring.blocker;

@@ -71,6 +71,10 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
 /* As rc_peer_read, with the time for which the reader has blocked the writer. */
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out);
 
+/* How many readers were queued for ringcast_writer_check since the writer was made: also those that
+ * a mere try to reserve has removed. */
+uint64_t rc_writer_departures(const ringcast_writer *writer);
+
 /* Starts the clock, unless it runs: a reserve waits until no cursor is below `wanted`. */
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
 /* Stops the clock: the reserve has succeeded, or was aborted. */

@@ -425,7 +425,7 @@ class Writer:
     # Of the last calls, for ringcast._group and ringcast.vllm: call.h, writer.h of the extension.
     _value_failed: bool
     _sent: int
-    _waits: int
+    _departures: int
 
     @property
     def closed(self) -> bool:

@@ -15,6 +15,7 @@ from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thr
 
 import ringcast
 from ringcast import _watch
+from ringcast._group import endpoint
 from ringcast.vllm import MessageQueue, _endpoints
 
 # ---- What peers do -------------------------------------------------------------------------------
@@ -121,6 +122,16 @@ def test_a_death_ends_the_wait_for_room_that_another_has_taken(peer):
     for _ in range(sent):  # which makes room to tell this one
         assert len(reader.dequeue()) == 1000
     assert_told(peer, reader.dequeue, lambda: writer.enqueue(1))
+
+
+def test_a_writer_that_nothing_wakes_tells_of_the_dead_reader_whose_room_it_took(peer, monkeypatch):
+    monkeypatch.setattr(endpoint, "watch", lambda ring, notice: lambda: None)
+    writer, reader = with_a_peer(peer, **SMALL)
+    for _ in range(fill(writer)):
+        reader.dequeue()
+    kill(peer)
+    writer.enqueue(1)  # the first try finds the room: no wait
+    assert_told(peer, lambda: writer.enqueue(2))
 
 
 def test_a_death_ends_waiting_until_ready(peer):

@@ -77,7 +77,6 @@ bool rc_py_is_reader_too_slow(const struct rc_py_writer *self) {
 static int try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct rc_py_reservation *room = context;
   struct rc_py_writer *self = room->writer;
-  if (timeout_ns != 0) self->waits++;
   int rc = ringcast_writer_reserve(self->writer, room->bytes, timeout_ns, &room->span);
   if (rc == -ETIMEDOUT && rc_py_is_reader_too_slow(self)) return RC_PY_TOO_SLOW;
   return rc;

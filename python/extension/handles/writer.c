@@ -2,6 +2,7 @@
 /* Writer: makes a ring and sends through it. */
 #include "python/extension/handles/writer.h"
 
+#include "channel/liveness.h"
 #include "python/extension/errors.h"
 #include "python/extension/handles/status.h"
 
@@ -306,13 +307,21 @@ static PyMemberDef writer_members[] = {
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_takes_cuda", T_BOOL, offsetof(struct rc_py_writer, takes_cuda), 0, NULL},
     {"_value_failed", T_BOOL, offsetof(struct rc_py_writer, base.value_failed), READONLY, NULL},
-    {"_waits", T_ULONGLONG, offsetof(struct rc_py_writer, waits), READONLY, NULL},
     {"_sent", T_LONGLONG, offsetof(struct rc_py_writer, sent), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_writer, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
+/* How many readers the writer has found gone, or has evicted; of a closed one: 0. */
+static PyObject *writer_departures(PyObject *object, void *Py_UNUSED(closure)) {
+  const struct rc_py_writer *self = (struct rc_py_writer *)object;
+  uint64_t departures = 0;
+  if (self->writer) departures = rc_writer_departures(self->writer);
+  return PyLong_FromUnsignedLongLong(departures);
+}
+
 static PyGetSetDef writer_properties[] = {
+    {"_departures", writer_departures, NULL, NULL, NULL},
     {"gpu", writer_gpu, NULL, RC_DOC_Writer_gpu, NULL},
     {"memory", writer_memory, NULL, RC_DOC_Writer_memory, NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -34,7 +34,6 @@ struct rc_py_writer {
   struct rc_py_open_span open_span;
   struct ringcast_span span;
   bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
-  uint64_t waits;  /* for room, by tries that could sleep: each may have evicted a reader */
   int64_t sent;    /* the tag of the last frame of send() or _send_error(); -1: none */
   struct rc_py_gpu_writer device;
 };

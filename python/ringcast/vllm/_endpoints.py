@@ -203,7 +203,7 @@ class Sender(WriterEnd):
         self._complete = False  # all readers are attached
         self._announced = False  # the readers know that all are attached
         self._told = False  # of a death
-        self._waits = 0  # of the Writer for room, as far as they are known
+        self._departures = 0  # of readers, as far as they are known
         super().__init__(writer, goes_on=False)
         if sends_calls:
             _add(self)
@@ -231,8 +231,8 @@ class Sender(WriterEnd):
             raise name_setting(error, "in the writer's process", "queue", capacity=False) from None
         finally:
             # The room may be of a dead reader, which the Writer has evicted.
-            if self.ring._waits != self._waits:
-                self._waits = self.ring._waits
+            if self.ring._departures != self._departures:
+                self._departures = self.ring._departures
                 self._alarm = True
             if self._alarm:
                 self._catch_up()
