@@ -3,7 +3,7 @@
 
 import json
 import pathlib
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import pytest
 
@@ -47,6 +47,28 @@ def profiled(folder: Any = None, tick: int = 0, **options: Any) -> Any:
     return made
 
 
+def told(script: Callable[[Any], Any], **options: Any) -> Any:
+    """What a profile tells of a step in which `script` ran."""
+    with profiled(**options) as p:
+        script(p)
+        p.step()
+        return p.stop()
+
+
+def takes(p: Any, milliseconds: float, name: str = "send", **more: Any) -> None:
+    """An operation."""
+    with p.operation(name, **more):
+        p.clock.passes(milliseconds)
+
+
+def operations(report: Any) -> Dict[str, Any]:
+    return report["comm_analysis"]["by_operation_type"]
+
+
+def summary(report: Any, *names: str) -> List[Any]:
+    return [report["comm_analysis"]["summary"][name] for name in names]
+
+
 def read(folder: Any, name: str) -> Dict[str, Any]:
     return json.loads((pathlib.Path(folder) / name).read_text())
 
@@ -60,9 +82,7 @@ def named(folder: Any) -> Any:
     return {path.name for path in pathlib.Path(folder).iterdir()}
 
 
-def span(
-    kind: str, start: float, end: float, thread: int, nbytes: int = 0, clock: Any = None
-) -> _spans.Span:
+def span(p: Any, kind: str, start: float, end: float, thread: int, nbytes: int = 0) -> _spans.Span:
     """start, end: milliseconds from now on."""
-    now = clock() if clock is not None else 0
+    now = p.clock()
     return _spans.Span(kind, now + round(start * MS), now + round(end * MS), thread, 1, 0, nbytes)
