@@ -5,7 +5,7 @@ watch:
     cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds 10000000
 
 The frames are packed from values of each kind that goes without a pickle, and from the streams by
-hand of tests/python/test_hostile_objects.py; a round changes some bytes, cuts, repeats, or joins
+hand of tests/vectors/hostile.py; a round changes some bytes, cuts, repeats, or joins
 two frames. A frame is unpacked without pickles, and what comes of it is packed again, which reads
 every byte. Only ringcast's own errors may be raised. One block of rounds in TRACED counts what a
 round allocates: in proportion to its frame. The rounds of a block depend on the seed and the block
@@ -31,11 +31,11 @@ import uuid
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "tests/vectors"), str(ROOT)]
 
 import leaks  # noqa: E402
 import natives  # noqa: E402
-import test_hostile_objects as hostile  # noqa: E402
+import hostile  # noqa: E402
 
 import ringcast  # noqa: E402
 from bench.python import cases, engine  # noqa: E402
@@ -149,7 +149,7 @@ def seeds():
                 except ringcast.Error:
                     continue
     return [frame for frame in frames if len(frame) <= LONGEST], [
-        *map(hostile.frame, hostile.REFUSED.values())
+        *map(hostile.nested, (hostile.REFUSED | hostile.WRONG_STREAMS).values())
     ]
 
 

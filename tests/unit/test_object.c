@@ -2,9 +2,10 @@
 /* Nested values: each token is read as it is meant, and a stream that is not one whole value is
  * refused. Every stream stands in a block of exactly its size. */
 #include <errno.h>
+#include <inttypes.h>
 
 #include "ringcast/object.h"
-#include "tests/support/suite.h"
+#include "tests/support/hostile.h"
 #include "tests/support/tokens.h"
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
@@ -102,8 +103,6 @@ static const struct sample SAMPLES[] = {
     {STREAM(T_SHAPE "\2\x81xy"), .tag = RINGCAST_TAG_SHAPE, .count = 2},
     {STREAM(T_RECORD "\xfc\0\1"), .tag = RINGCAST_TAG_RECORD, .count = 256},
 };
-#define A_DATACLASS T_CLASS "\1\3" "m\0C"
-#define AN_ENUM     T_CLASS "\4\3" "m\0E"
 /* clang-format on */
 enum { SAMPLE_COUNT = sizeof SAMPLES / sizeof *SAMPLES };
 
@@ -149,18 +148,6 @@ LOOP_TEST(a_token_that_is_cut_off_is_refused, 0, SAMPLE_COUNT) {
   for (size_t bytes = 0; bytes < token_bytes(sample); bytes++) {
     uint8_t *block = block_new(sample->stream, bytes, &object);
     ck_assert_int_eq(ringcast_token_read(&object, &token), bytes == 0 ? -ENOENT : -EPROTO);
-    free(block);
-  }
-}
-
-/* Where the values of a container are cut off, the stream is refused, if not the token. */
-LOOP_TEST(what_a_token_counts_has_to_be_there, 0, SAMPLE_COUNT) {
-  const struct sample *sample = &SAMPLES[_i];
-  struct ringcast_object_needs needs;
-  for (size_t bytes = 0; bytes < sample->bytes; bytes++) {
-    struct ringcast_object object;
-    uint8_t *block = block_new(sample->stream, bytes, &object);
-    ck_assert_int_eq(ringcast_object_check(block, bytes, &needs), -EPROTO);
     free(block);
   }
 }
@@ -236,256 +223,56 @@ TEST(numbers_of_no_known_width_are_refused) {
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-static int check(const void *stream, size_t bytes, struct ringcast_object_needs *out) {
+static void is_refused(const struct hostile *of, size_t bytes) {
+  struct ringcast_object_needs needs;
   struct ringcast_object object;
-  uint8_t *block = block_new(stream, bytes, &object);
-  memset(out, 0xa5, sizeof *out);
-  int rc = ringcast_object_check(block, bytes, out);
-  if (rc < 0)
-    ck_assert_uint_eq(others_than(0xa5, out, sizeof *out), 0); /* and then nothing is said */
+  uint8_t *block = block_new(of->data, bytes, &object);
+  memset(&needs, 0xa5, sizeof needs);
+  ck_assert_msg(ringcast_object_check(block, bytes, &needs) == -EPROTO, "%s", of->line);
+  ck_assert_uint_eq(others_than(0xa5, &needs, sizeof needs), 0); /* and then nothing is said */
   free(block);
-  return rc;
 }
 
-/* So many of `before`, each within the one before it, and `last` in the innermost. */
-static int nest(const char *before, size_t before_bytes, int times, const char *last,
-                size_t last_bytes, struct ringcast_object_needs *out) {
-  uint8_t *stream = malloc((size_t)times * before_bytes + last_bytes), *at = stream;
-  for (int i = 0; i < times; i++, at += before_bytes) memcpy(at, before, before_bytes);
-  memcpy(at, last, last_bytes);
-  int rc = check(stream, (size_t)times * before_bytes + last_bytes, out);
-  free(stream);
-  return rc;
-}
-
-TEST(containers_nest_so_deep_and_no_deeper) {
-  static const struct {
-    const char *stream;
-    size_t bytes;
-    unsigned values; /* itself, and those before the next */
-  } containers[] = {{STREAM(T_LIST "\1"), 1},    {STREAM(T_TUPLE "\1"), 1},
-                    {STREAM(T_SET "\1"), 1},     {STREAM(T_FROZENSET "\1"), 1},
-                    {STREAM(T_DICT "\1\0"), 2},  {STREAM(T_RANGE "\0\0"), 3},
-                    {STREAM(T_SLICE "\0\0"), 3}, {STREAM(T_KIND "\5"), 1}};
+/* In the order of hostile.py's NEEDS. */
+static void needs_what_is_told(const struct hostile *of) {
   struct ringcast_object_needs needs;
-  for (size_t i = 0; i < sizeof containers / sizeof *containers; i++) {
-    const char *stream = containers[i].stream;
-    size_t bytes = containers[i].bytes;
-    ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_NONE), &needs), 0);
-    ck_assert_uint_eq(needs.values, RINGCAST_MAX_DEPTH * containers[i].values + 1);
-    ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH + 1, STREAM(T_NONE), &needs), -EPROTO);
-    ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH - 1, STREAM(T_LIST "\0"), &needs), 0);
-    ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_LIST "\0"), &needs), -EPROTO);
-    ck_assert_int_eq(
-        nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_PACKED_LIST "\1\1\0"), &needs), 0);
+  char text[256];
+  ck_assert_msg(ringcast_object_check(of->data, of->bytes, &needs) == 0, "%s", of->line);
+  snprintf(text, sizeof text,
+           "%" PRIu64 " %" PRIu32 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu32
+           " %" PRIu32 " %" PRIu32,
+           needs.values, needs.parts, needs.leaves, needs.items, needs.before, needs.texts,
+           needs.marks, needs.shapes, needs.classes);
+  ck_assert_msg(strcmp(text, of->told) == 0, "%s: %s", of->line, text);
+}
+
+/* Those of tests/vectors/hostile.py. Also each stream that is cut off is refused: where a count
+ * is of values that are cut off, the token is not, but the stream is. */
+TEST(a_stream_is_one_value_and_needs_what_it_refers_to) {
+  int streams = 0;
+  struct hostile *all = hostile_open(RINGCAST_HOSTILE "/streams.txt");
+  while (hostile_next(all)) {
+    streams++;
+    if (strcmp(all->told, "refused") == 0) {
+      is_refused(all, all->bytes);
+      continue;
+    }
+    needs_what_is_told(all);
+    for (size_t bytes = 0; bytes < all->bytes && bytes < 64; bytes++) is_refused(all, bytes);
+    is_refused(all, all->bytes - 1);
   }
+  ck_assert_int_gt(streams, 100);
 }
 
-TEST(instances_and_members_are_containers_too) {
+LOOP_TEST(a_token_without_its_values_is_no_value, 0, SAMPLE_COUNT) {
+  const struct sample *sample = &SAMPLES[_i];
   struct ringcast_object_needs needs;
-  const int most = RINGCAST_MAX_DEPTH;
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(A_DATACLASS T_OBJECT "\0"), &needs),
-                   0);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(A_DATACLASS T_OBJECT "\0"), &needs),
-                   -EPROTO);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs),
-                   0);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs),
-                   -EPROTO);
-}
-
-TEST(what_has_ended_is_not_deep_any_more) {
-  struct ringcast_object_needs needs;
-  size_t bytes = 4 + 3 * 2000;
-  uint8_t *stream = malloc(bytes), *at = stream;
-  const uint8_t head[] = {RINGCAST_TAG_LIST, 252, 2000 & 255, 2000 >> 8},
-                each[] = {RINGCAST_TAG_LIST, 1, RINGCAST_TAG_NONE};
-  memcpy(at, head, sizeof head), at += sizeof head;
-  for (int i = 0; i < 2000; i++, at += sizeof each) memcpy(at, each, sizeof each);
-  ck_assert_int_eq(check(stream, bytes, &needs), 0);
-  ck_assert_uint_eq(needs.values, 1 + 2 * 2000);
-  free(stream);
-}
-
-/* A class of `kind` with the names, and what follows. */
-static int with_class(uint8_t kind, const char *names, size_t names_bytes, const char *after,
-                      size_t after_bytes) {
-  struct ringcast_object_needs needs;
-  uint8_t stream[256] = {RINGCAST_TAG_CLASS, kind, (uint8_t)names_bytes};
-  memcpy(stream + 3, names, names_bytes);
-  memcpy(stream + 3 + names_bytes, after, after_bytes);
-  return check(stream, 3 + names_bytes + after_bytes, &needs);
-}
-
-TEST(instances_have_the_values_of_their_class) {
-  for (unsigned kind = 0; kind < 256; kind++) {
-    bool fields = kind >= RINGCAST_CLASS_DATACLASS && kind <= RINGCAST_CLASS_NAMEDTUPLE,
-         is_enum = kind == RINGCAST_CLASS_ENUM, is_state = kind == RINGCAST_CLASS_INSTANCE;
-    int state =
-        with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1" T_ABSENT T_NONE));
-    ck_assert_int_eq(state, is_state ? 0 : -EPROTO);
-    int instance = with_class((uint8_t)kind, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2"));
-    int bare = with_class((uint8_t)kind, STREAM("m\0C"), STREAM(T_OBJECT "\0"));
-    int member = with_class((uint8_t)kind, STREAM("m\0C"), STREAM(T_MEMBER "\0\x80"));
-    ck_assert_int_eq(instance, fields ? 0 : -EPROTO);
-    ck_assert_int_eq(bare, fields ? 0 : -EPROTO);
-    ck_assert_int_eq(member, is_enum ? 0 : -EPROTO);
+  for (size_t bytes = 0; bytes < sample->bytes; bytes++) {
+    struct ringcast_object object;
+    uint8_t *block = block_new(sample->stream, bytes, &object);
+    ck_assert_int_eq(ringcast_object_check(block, bytes, &needs), -EPROTO);
+    free(block);
   }
-  ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1")),
-                   -EPROTO); /* too few */
-  ck_assert_int_eq(with_class(1, STREAM("m\0C\0x\0y"), STREAM(T_OBJECT "\0\1\2\3")),
-                   -EPROTO); /* too many */
-  ck_assert_int_eq(with_class(5, STREAM("m\0C\0x"), STREAM(T_OBJECT "\0\1")),
-                   -EPROTO); /* no dict */
-  ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\1")),
-                   -EPROTO); /* no such class */
-  ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_OBJECT "\xfe" ONE)), -EPROTO);
-  ck_assert_int_eq(with_class(4, STREAM("m\0E\0x"), STREAM(T_MEMBER "\0\x80")),
-                   -EPROTO);                                             /* of an enum: none */
-  ck_assert_int_eq(with_class(1, STREAM("m"), STREAM(T_NONE)), -EPROTO); /* no name */
-  ck_assert_int_eq(with_class(1, STREAM(""), STREAM(T_NONE)), -EPROTO);
-  ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_NONE)), 0);   /* none need be of it */
-  ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM("")), -EPROTO); /* but a value is due */
-}
-
-TEST(there_are_so_many_classes_and_no_more) {
-  static const uint8_t class[] = {RINGCAST_TAG_CLASS, 1, 3, 'm', 0, 'C'},
-                       last[] = {RINGCAST_TAG_OBJECT, 252, 255, 0};
-  struct ringcast_object_needs needs;
-  ck_assert_int_eq(nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES, (const char *)last,
-                        sizeof last, &needs),
-                   0);
-  ck_assert_uint_eq(needs.classes, RINGCAST_MAX_CLASSES);
-  ck_assert_uint_eq(needs.values, 1);
-  ck_assert_int_eq(
-      nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES + 1, STREAM(T_NONE), &needs),
-      -EPROTO);
-}
-
-TEST(parts_and_leaves_are_counted) {
-  struct ringcast_object_needs needs;
-  ck_assert_int_eq(
-      check(STREAM(T_LIST "\5" T_PART T_LEAF "\7" T_PART_BYTEARRAY T_LEAF "\2" T_PART), &needs), 0);
-  ck_assert_uint_eq(needs.parts, 3);
-  ck_assert_uint_eq(needs.leaves, 8);
-  ck_assert_uint_eq(needs.values, 6);
-  ck_assert_uint_eq(needs.classes, 0);
-  ck_assert_int_eq(check(STREAM(T_NONE), &needs), 0);
-  ck_assert_uint_eq(needs.parts + needs.leaves + needs.classes, 0);
-  ck_assert_uint_eq(needs.values, 1);
-  ck_assert_int_eq(check(STREAM(T_LEAF "\xfe\xfe\xff\xff\xff\xff\xff\xff\xff"), &needs), 0);
-  ck_assert_uint_eq(needs.leaves, UINT64_MAX);
-  ck_assert_int_eq(check(STREAM(T_LEAF "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), &needs),
-                   -EPROTO); /* plus 1 is 0 */
-}
-
-TEST(a_text_comes_again_only_after_it_was_there) {
-  struct ringcast_object_needs needs;
-  ck_assert_int_eq(check(STREAM(T_LIST "\3" T_NAMED "\1x" T_AGAIN "\0" T_NAMED "\0"), &needs), 0);
-  ck_assert_uint_eq(needs.texts, 2);
-  ck_assert_uint_eq(needs.values, 4);
-  ck_assert_int_eq(check(STREAM(T_AGAIN "\0"), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_AGAIN "\0" T_NAMED "\1x"), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_NAMED "\1x" T_AGAIN "\1"), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_ASCII "\1x" T_AGAIN "\0"), &needs),
-                   -EPROTO); /* it has no number */
-}
-
-/* What a stream needs, or that it is refused. */
-struct meaning {
-  const char *stream;
-  size_t bytes;
-  int rc;
-  uint32_t marks, shapes;
-  uint64_t before, items, values;
-};
-
-static void means(const struct meaning *cases, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    struct ringcast_object_needs needs;
-    ck_assert_msg(check(cases[i].stream, cases[i].bytes, &needs) == cases[i].rc, "case %zu", i);
-    if (cases[i].rc < 0) continue;
-    ck_assert_msg(needs.marks == cases[i].marks && needs.shapes == cases[i].shapes, "case %zu", i);
-    ck_assert_msg(needs.before == cases[i].before && needs.items == cases[i].items, "case %zu", i);
-    ck_assert_msg(needs.values == cases[i].values, "case %zu", i);
-  }
-}
-
-#define MEANS(cases) means(cases, sizeof(cases) / sizeof *(cases))
-
-TEST(a_marked_value_comes_again_when_it_is_complete) {
-  static const struct meaning cases[] = {
-      {STREAM(T_LIST "\2" T_MARK T_LIST "\1\0" T_BACK "\0"), .marks = 1, .values = 4},
-      {STREAM(T_LIST "\3" T_MARK T_SET "\0" T_MARK T_SET "\0" T_BACK "\1"), .marks = 2,
-       .values = 4},
-      {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\0"), .marks = 2, .values = 3},
-      {STREAM(T_MARK T_LIST "\2" T_MARK T_SET "\0" T_BACK "\1"),
-       .rc = -EPROTO}, /* the list holds itself */
-      {STREAM(T_MARK T_LIST "\1" T_LIST "\1" T_BACK "\0"), .rc = -EPROTO},
-      {STREAM(T_MARK T_LIST "\1" T_MARK T_LIST "\1" T_BACK "\0"), .rc = -EPROTO},
-      {STREAM(T_MARK T_LIST "\1" T_LIST "\1" T_BACK "\1"), .marks = 1, .before = 1, .values = 3},
-      {STREAM(T_BACK "\0"), .before = 1, .values = 1},
-      {STREAM(T_LIST "\2" T_BACK "\7" T_BACK "\2"), .before = 8, .values = 3},
-      {STREAM(T_BACK "\xfe\xfe\xff\xff\xff\xff\xff\xff\xff"), .before = UINT64_MAX, .values = 1},
-      {STREAM(T_BACK "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), .rc = -EPROTO}, /* plus 1 is 0 */
-      {STREAM(T_MARK), .rc = -EPROTO},
-      {STREAM(T_NONE T_MARK), .rc = -EPROTO},
-      {STREAM(T_MARK T_MARK T_NONE), .rc = -EPROTO},
-      {STREAM(T_MARK A_DATACLASS T_MARK T_OBJECT "\0"), .rc = -EPROTO},
-      {STREAM(T_MARK A_DATACLASS T_OBJECT "\0"), .marks = 1, .values = 1},
-      {STREAM(T_MARK T_BACK "\0"), .rc = -EPROTO},
-      {STREAM(T_LIST "\2" T_MARK T_NONE T_MARK T_BACK "\1"), .rc = -EPROTO},
-      {STREAM(T_MARK T_ITEM "\4"), .marks = 1, .items = 5, .values = 1},
-      {STREAM(T_ITEM "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), .rc = -EPROTO},
-  };
-  MEANS(cases);
-}
-
-TEST(a_record_has_the_values_of_its_shape) {
-  static const struct meaning cases[] = {
-      {STREAM(T_SHAPE "\2\x81x\x81y" T_RECORD "\0\1\2"), .shapes = 1, .values = 3},
-      {STREAM(T_SHAPE "\0" T_RECORD "\0"), .shapes = 1, .values = 1},
-      {STREAM(T_SHAPE "\1\x81x" T_NONE), .shapes = 1, .values = 1}, /* none need be of it */
-      {STREAM(T_SHAPE "\1\x81x"), .rc = -EPROTO},                   /* but a value is due */
-      {STREAM(T_SHAPE "\1" T_NAMED "\1x" T_RECORD "\0" T_AGAIN "\0"), .shapes = 1, .values = 2},
-      {STREAM(T_SHAPE "\2" T_UTF8 "\2\xc3\xa9" T_WTF8 "\3\xed\xa0\x80" T_RECORD "\0\0\0"),
-       .shapes = 1, .values = 3},
-      {STREAM(T_SHAPE "\1" T_AGAIN "\0" T_RECORD "\0\0"), .rc = -EPROTO},
-      {STREAM(T_SHAPE "\1\1" T_RECORD "\0\0"),
-       .rc = -EPROTO}, /* a key that is an int, a part, none */
-      {STREAM(T_SHAPE "\1" T_PART T_RECORD "\0\0"), .rc = -EPROTO},
-      {STREAM(T_SHAPE "\2\x81x" T_RECORD "\0\0"), .rc = -EPROTO},
-      {STREAM(T_SHAPE "\1\x81x" T_RECORD "\0"), .rc = -EPROTO},
-      {STREAM(T_SHAPE "\1\x81x" T_RECORD "\0\0\0"), .rc = -EPROTO},
-      {STREAM(T_SHAPE "\1\x81x" T_RECORD "\1\0"), .rc = -EPROTO},
-      {STREAM(T_RECORD "\0"), .rc = -EPROTO},
-      {STREAM(T_LIST "\2" T_SHAPE "\1\x81x" T_SHAPE "\0" T_RECORD "\0\0" T_RECORD "\1"),
-       .shapes = 2, .values = 4},
-      {STREAM(T_MARK T_SHAPE "\1\x81x" T_RECORD "\0" T_BACK "\0"),
-       .rc = -EPROTO}, /* the record holds itself */
-  };
-  struct ringcast_object_needs needs;
-  MEANS(cases);
-  const int depth = RINGCAST_MAX_DEPTH;
-  ck_assert_int_eq(
-      nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES, STREAM(T_RECORD "\xfc\xff\0"), &needs), 0);
-  ck_assert_int_eq(nest(STREAM(T_SHAPE "\0"), RINGCAST_MAX_SHAPES + 1, STREAM(T_NONE), &needs),
-                   -EPROTO);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth - 1, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs),
-                   0);
-  ck_assert_int_eq(nest(STREAM(T_LIST "\1"), depth, STREAM(T_SHAPE "\0" T_RECORD "\0"), &needs),
-                   -EPROTO);
-}
-
-TEST(a_stream_is_one_value) {
-  struct ringcast_object_needs needs;
-  ck_assert_int_eq(check("", 0, &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_NONE T_NONE), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_LIST "\0" T_NONE), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_NONE A_DATACLASS), &needs), -EPROTO);
-  ck_assert_int_eq(check(STREAM(T_LIST "\3" T_LIST "\2" T_NONE T_NONE), &needs),
-                   -EPROTO); /* they count the same ones */
-  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_LIST "\1" T_NONE T_NONE), &needs), 0);
 }
 
 RUN_TESTS("object", NULL, NULL)
