@@ -2,7 +2,7 @@
 """
 The one generator of hostile frames: honest frames, and what to break in each.
 
-    python3 tests/vectors/hostile.py FOLDER     writes frames.txt and streams.txt for the tests in C
+    python3 tests/vectors/hostile.py FOLDER     writes frames.txt and more for the tests in C
 
 It needs nothing but Python, and makes its bytes itself, by README.md; so it is also a second writer
 of frames, as read_frame.py is a second reader.
@@ -415,14 +415,11 @@ CONTAINERS = {
     **dict.fromkeys(["LIST 1", "TUPLE 1", "SET 1", "FROZENSET 1", "KIND uuid"], 1),
     **{"DICT 1 0": 2, "RANGE 0 0": 3, "SLICE 0 0": 3},
 }
-REFUSED = {
-    "nothing": "",
-    "a list that is cut off": "LIST 2 1",
+# Already the first token is refused.
+REFUSED_TOKENS = {
     "a count that is cut off": "LIST 253 0 0",
     "a count of no size": "LIST 255 ~0000000000000000",
     "an int that is cut off": "INT32 0 0 0",
-    "more than its value": "1 2",
-    "a class after its value": f"NONE {DATACLASS}",
     "a list longer than all": "LIST 254 ~ffffffffffffff7f 1",
     "a list one longer than all": "LIST 4 0 0 0",
     "a dict longer than all": "DICT 254 ~ffffffffffffff7f 1",
@@ -433,6 +430,24 @@ REFUSED = {
     "bytes longer than all": f"BYTES {FAR}",
     "a size longer than all": "SIZE 254 ~ffffffffffffff1f",
     "a size of eight times 2^61": "SIZE 254 ~0000000000000020",
+    "a scalar of no bits": "SCALAR 0 0 1 0",
+    "a scalar of some bits": "SCALAR 0 4 1 0 1",
+    "a scalar of several": "SCALAR 0 8 2 0 1 1",
+    "an array of no typecode": "ARRAY",
+    "an array of a typecode of nothing": "ARRAY ~7a 0",
+    "an array of no count": "ARRAY ~71",
+    "an array of a part of an element": "ARRAY ~71 7 ~00000000000000",
+    "an array of fewer bytes": "ARRAY ~62 7 ~000000000000",
+    "an array of more bytes than all": "ARRAY ~62 254 ~ffffffffffffff7f 1",
+    "a part that is an array of no typecode": "PART_ARRAY 0",
+    "a class longer than all": f"CLASS 1 {FAR}",
+}
+REFUSED = {
+    **REFUSED_TOKENS,
+    "nothing": "",
+    "a list that is cut off": "LIST 2 1",
+    "more than its value": "1 2",
+    "a class after its value": f"NONE {DATACLASS}",
     "a text that was not there": "LIST 2 NAMED 1 ~61 AGAIN 1",
     "a text that is yet to come": "LIST 2 AGAIN 0 NAMED 1 ~61",
     "a text without a number": "LIST 2 ASCII 1 ~61 AGAIN 0",
@@ -453,16 +468,6 @@ REFUSED = {
     "a class of no kind": "9/natives/Plain/a/b NONE",
     "a class of kind 0": "0/natives/Plain/a/b NONE",
     "too many classes": "enum/natives/Color " * 257 + "NONE",
-    "a scalar of no bits": "SCALAR 0 0 1 0",
-    "a scalar of some bits": "SCALAR 0 4 1 0 1",
-    "a scalar of several": "SCALAR 0 8 2 0 1 1",
-    "an array of no typecode": "ARRAY",
-    "an array of a typecode of nothing": "ARRAY ~7a 0",
-    "an array of no count": "ARRAY ~71",
-    "an array of a part of an element": "ARRAY ~71 7 ~00000000000000",
-    "an array of fewer bytes": "ARRAY ~62 7 ~000000000000",
-    "an array of more bytes than all": "ARRAY ~62 254 ~ffffffffffffff7f 1",
-    "a part that is an array of no typecode": "PART_ARRAY 0",
     "a leaf far away": f"LEAF {FAR}",
     "an item far away": f"ITEM {FAR}",
     "lists that claim all that follows": "LIST ~fce803 " * 300 + "1 " * 1000,
@@ -509,6 +514,75 @@ for it, each in CONTAINERS.items():
 GOOD["LIST 1 " * 1023 + "SHAPE 0 RECORD 0"] = "values=1024 shapes=1"
 GOOD["LIST 1 " * 1023 + f"{DATACLASS} INSTANCE 0"] = "values=1024 classes=1"
 GOOD["LIST 1 " * 1023 + f"{ENUM_CLASS} MEMBER 0 'RED'"] = "values=1025 classes=1"
+
+# One of each token, and what is read of it: the tag, and what its tag has: its kind, its count, the
+# number itself (i), and where its bytes begin (data).
+TOKENS = {
+    "0": "INT64",
+    "0x7f": "INT64 i=127",
+    "0x80": "ASCII data=1",
+    "0x82 ~6162": "ASCII count=2 data=1",
+    "0xbf ~" + "61" * 63: "ASCII count=63 data=1",
+    "NONE": "NONE",
+    "FALSE": "FALSE",
+    "TRUE": "TRUE",
+    "INT8 0x80": "INT64 i=-128 data=1",
+    "INT8 0x7f": "INT64 i=127 data=1",
+    "INT16 ~ffff": "INT64 i=-1 data=1",
+    "INT16 ~0080": f"INT64 i={-(2**15)} data=1",
+    "INT16 ~ff7f": f"INT64 i={2**15 - 1} data=1",
+    "INT32 ~00000080": f"INT64 i={-(2**31)} data=1",
+    "INT32 ~ffffff7f": f"INT64 i={2**31 - 1} data=1",
+    "INT64 ~0000000000000080": f"INT64 i={-(2**63)} data=1",
+    "INT64 ~ffffffffffffff7f": f"INT64 i={2**63 - 1} data=1",
+    "BIGINT 0": "BIGINT data=2",
+    "BIGINT 9 ~000000000000000001": "BIGINT count=9 data=2",
+    f"FLOAT {ONE}": "FLOAT data=1",
+    f"COMPLEX {ONE} {ONE}": "COMPLEX data=1",
+    "ASCII 3 ~616263": "ASCII count=3 data=2",
+    "UTF8 2 ~c3a9": "UTF8 count=2 data=2",
+    "WTF8 3 ~eda080": "WTF8 count=3 data=2",
+    "NAMED 3 ~616263": "NAMED count=3 data=2",
+    "AGAIN ~fc0001": "AGAIN count=256",
+    "BYTES 4 ~00010203": "BYTES count=4 data=2",
+    "BYTEARRAY 1 ~78": "BYTEARRAY count=1 data=2",
+    "DTYPE 7 ~666c6f61743332": "DTYPE count=7 data=2",
+    "DEVICE 6 ~637564613a31": "DEVICE count=6 data=2",
+    "LIST 2 0 0": "LIST count=2",
+    "TUPLE 2 0 0": "TUPLE count=2",
+    "SET 2 0 1": "SET count=2",
+    "FROZENSET 2 0 1": "FROZENSET count=2",
+    "DICT 2 0 0 1 0": "DICT count=2",
+    **{
+        f"{tag} {kind} 2 ~{'00' * size * 2}": f"{tag} kind={kind} count=2 data=3"
+        for tag in ("PACKED_LIST", "PACKED_TUPLE")
+        for kind, size in zip((1, 2, 4, 17, 18, 20, 24, 40), (1, 2, 4, 1, 2, 4, 8, 8))
+    },
+    "RANGE 0 1 2": "RANGE",
+    "SLICE 0 1 2": "SLICE",
+    "dataclass/m/C NONE": "CLASS kind=1 count=3 data=3",
+    "INSTANCE 2": "INSTANCE count=2",
+    "ABSENT": "ABSENT",
+    "MEMBER 2 'x'": "MEMBER count=2",
+    f"SCALAR 2 64 1 0 {ONE}": "SCALAR count=8 data=5",
+    f"SIZE 2 {ONE} {ONE}": "SIZE count=2 data=2",
+    "PART": "PART",
+    "PART_BYTEARRAY": "PART_BYTEARRAY",
+    "KIND uuid NONE": "KIND kind=5",
+    f"ARRAY ~71 16 {ONE} {ONE}": f"ARRAY kind={ord('q')} count=16 data=3",
+    "PART_ARRAY ~64": f"PART_ARRAY kind={ord('d')}",
+    "MARK LIST 1 0": "MARK",
+    "BACK ~fc0001": "BACK count=256",
+    "ITEM ~fc0001": "ITEM count=256",
+    "SHAPE 2 'x' 'y' NONE": "SHAPE count=2",
+    "RECORD ~fc0001": "RECORD count=256",
+    # A count may have any width, and need not be the shortest.
+    "LEAF 0xfb": "LEAF count=251",
+    "LEAF ~fcffff": f"LEAF count={2**16 - 1}",
+    "LEAF ~fdffffffff": f"LEAF count={2**32 - 1}",
+    "LEAF ~fe0000000000000080": f"LEAF count={2**63}",
+    "LEAF ~fe0300000000000000": "LEAF count=3",
+}
 
 # NumPy divides by a count of 0, which ends the process.
 NO_UNITS = (
@@ -786,10 +860,23 @@ def streams_txt():
         yield f"{stream(tokens).hex()} # refused"
 
 
+def tokens_txt():
+    """One token and its values a line, and after # its tag, kind, count, number and data."""
+    for tokens, meaning in TOKENS.items():
+        tag, *given = meaning.split()
+        given = dict(each.split("=") for each in given)
+        values = " ".join(given.get(name, "0") for name in ("kind", "count", "i", "data"))
+        yield f"{stream(tokens).hex()} # {getattr(T, tag)} {values}"
+    for tokens in REFUSED_TOKENS.values():
+        yield f"{stream(tokens).hex()} # refused"
+
+
 def seeds(target):
     """What a fuzz target starts from, beside its corpus."""
     frames = [raw for _, raw, _ in cases()] + [*WRONG.values()]
-    streams = [stream(tokens) for tokens in (*GOOD, *REFUSED.values(), *WRONG_STREAMS.values())]
+    streams = [
+        stream(tokens) for tokens in (*TOKENS, *GOOD, *REFUSED.values(), *WRONG_STREAMS.values())
+    ]
     if target == "python":
         frames += [nested(tokens) for tokens in streams]
     return (
@@ -819,8 +906,12 @@ def main(folder):
     check()
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in (("frames.txt", frames_txt()), ("streams.txt", streams_txt())):
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="ascii")
+    for name, lines in (
+        ("frames", frames_txt()),
+        ("streams", streams_txt()),
+        ("tokens", tokens_txt()),
+    ):
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="ascii")
 
 
 if __name__ == "__main__":
