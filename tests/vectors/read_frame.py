@@ -191,16 +191,16 @@ class Frame:
         require(stream.at == len(data), "bytes after the value")
         require(stream.part == first + parts, "parts that are not used")
         for index in range(first, first + parts):
-            kind, flags = struct.unpack_from(
-                "<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8
-            )
-            require(
-                KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1,
-                "an entry that is no part",
-            )
+            kind, flags = self.kind_and_flags(index)
+            is_part = kind in ("tensor", "str", "bytes") and not flags & 1
+            require(is_part, "an entry that is no part")
             require(index not in self.parts, "a part of two objects")
             self.parts.add(index)
         return {"first": first, "parts": parts, "value": value}
+
+    def kind_and_flags(self, index):
+        fields = ENTRY.unpack_from(self.raw, HEADER.size + ENTRY.size * index)
+        return KINDS.get(fields[2]), fields[9]
 
     def dimensions(self, ndim, dims_offset):
         require(ndim <= MAX_NDIM, "ndim")
@@ -321,15 +321,101 @@ class Stream:
         if name in ("class", "shape"):
             (self.define if name == "class" else self.shape)()
             return self.value(depth)
-        if name in ("none", "false", "true"):
-            return {"none": None, "false": False, "true": True}[name]
-        return getattr(self, "read_" + name.rstrip("0123456789"))(name, depth)
+        return self.read(name, depth)
+
+    def read(self, name, depth):
+        match name:
+            case "none" | "false" | "true":
+                return {"none": None, "false": False, "true": True}[name]
+            case "int8" | "int16" | "int32" | "int64":
+                return int.from_bytes(self.take(int(name[3:]) // 8), "little", signed=True)
+            case "bigint":
+                return {"int": hex(int.from_bytes(self.take(self.count()), "little", signed=True))}
+            case "float":
+                return number(self.take(8))
+            case "complex":
+                return {name: [number(self.take(8))["float"] for _ in range(2)]}
+            case "ascii" | "utf8" | "wtf8":
+                return self.text(name, self.count())
+            case "named":
+                self.texts.append(self.text("utf-8", self.count()))
+                return self.texts[-1]
+            case "again":
+                return self.known(self.texts, "a text")
+            case "bytes" | "bytearray":
+                return {name: self.take(self.count()).hex()}
+            case "list":
+                return self.values(self.count(), depth)
+            case "tuple" | "set" | "frozenset":
+                return {name: self.values(self.count(), depth)}
+            case "range" | "slice":
+                return {name: self.values(3, depth)}
+            case "dict":
+                flat = self.values(2 * self.count(2), depth)
+                return {name: [list(pair) for pair in zip(flat[::2], flat[1::2])]}
+            case "record":
+                keys = self.known(self.shapes, "a shape")
+                return {"dict": [list(pair) for pair in zip(keys, self.values(len(keys), depth))]}
+            case "packed_list" | "packed_tuple":
+                numbers = self.packed()
+                return numbers if name == "packed_list" else {"tuple": numbers}
+            case "instance" | "member":
+                return self.instance(name == "member", depth)
+            case "absent":
+                return {name: True}
+            case "scalar":
+                code, bits, lanes = struct.unpack("<BBH", self.take(4))
+                require(bits > 0 and bits % 8 == 0 and lanes == 1, "a scalar that is no bytes")
+                return {name: [code, bits, lanes], "data": self.take(bits // 8).hex()}
+            case "dtype" | "device":
+                return {f"torch.{name}": self.text("utf-8", self.count())}
+            case "size":
+                count = self.count(8)
+                return {"torch.Size": list(struct.unpack(f"<{count}q", self.take(8 * count)))}
+            case "part" | "part_bytearray" | "part_array":
+                more = {"bytearray": True} if name == "part_bytearray" else {}
+                if name == "part_array":
+                    more = {"array": self.typecode()}
+                self.part += 1
+                return {"part": self.part - 1, **more}
+            case "leaf":
+                index = self.count(0)
+                require(index < (1 << 64) - 1, "a leaf of no list")
+                return {name: index}
+            case "mark":
+                return self.mark(depth)
+            case "back":
+                number_ = len(self.frame.marks) - 1 - self.count(0)
+                is_there = number_ >= 0 and self.frame.marks[number_]
+                require(is_there, "back to a value that is not there, or not complete")
+                return {name: number_}
+            case "item":
+                return {name: self.item()}
+            case "kind":
+                return {name: self.take(1)[0], "state": self.values(1, depth)[0]}
+            case "array":
+                code, data = self.typecode(), self.take(self.count())
+                require(len(data) % TYPECODES[code] == 0, "a part of an element")
+                return {name: code, "data": data.hex()}
+
+    def known(self, of, what):
+        index = self.count(0)
+        require(index < len(of), f"{what} that is not there")
+        return of[index]
 
     def define(self):
         kind, names = self.take(1)[0], self.text("utf-8", self.count()).split("\0")
         require(kind in CLASSES and len(self.classes) < MAX_CLASSES, "class")
         require(len(names) >= 2 and (kind != 4 or len(names) == 2), "names of a class")
         self.classes.append((CLASSES[kind], names[:2], names[2:] + ["__dict__"] * (kind == 5)))
+
+    def instance(self, is_member, depth):
+        kind, names, fields = self.known(self.classes, "a class")
+        require((kind == "enum") == is_member, "a class of another kind")
+        if is_member:
+            return {kind: names, "member": self.values(1, depth)[0]}
+        pairs = zip(fields, self.values(len(fields), depth))
+        return {kind: names, "fields": [list(pair) for pair in pairs]}
 
     def shape(self):
         keys = []
@@ -342,182 +428,47 @@ class Stream:
         require(len(keys) == len({*keys}), "a key twice")
         self.shapes.append(keys)
 
-    def read_mark(self, _, depth):
-        number, marks = len(self.frame.marks), self.frame.marks
+    def mark(self, depth):
+        number_, marks = len(self.frame.marks), self.frame.marks
         marks.append(False)
         value = self.value(depth)
         is_marked = isinstance(value, dict) and ("mark" in value or "back" in value)
         require(not is_marked, "a mark of what is marked")
-        marks[number] = True
-        return {"mark": number, "value": value}
+        marks[number_] = True
+        return {"mark": number_, "value": value}
 
-    def read_back(self, *_):
-        number = len(self.frame.marks) - 1 - self.count(0)
-        require(
-            number >= 0 and self.frame.marks[number],
-            "back to a value that is not there, or not complete",
-        )
-        return {"back": number}
-
-    def read_item(self, *_):
+    def item(self):
         index = self.count(0)
         require(self.frame.root == "dict" and index < self.frame.count, "an item that is not there")
-        kind, flags = struct.unpack_from(
-            "<H10xI", self.frame.raw, HEADER.size + ENTRY.size * index + 8
-        )
-        require(
-            KINDS.get(kind) in ("tensor", "str", "bytes") and flags & 1,
-            "an entry that is no such item",
-        )
-        return {"item": index}
+        kind, flags = self.frame.kind_and_flags(index)
+        require(kind in ("tensor", "str", "bytes") and flags & 1, "an entry that is no such item")
+        return index
 
-    def read_record(self, _, depth):
-        index = self.count(0)
-        require(index < len(self.shapes), "a shape that is not there")
-        keys = self.shapes[index]
-        return {"dict": [list(pair) for pair in zip(keys, self.values(len(keys), depth))]}
-
-    def read_int(self, name, _):
-        return int.from_bytes(self.take(int(name[3:]) // 8), "little", signed=True)
-
-    def read_bigint(self, *_):
-        return {"int": hex(int.from_bytes(self.take(self.count()), "little", signed=True))}
-
-    def read_float(self, *_):
-        return number(self.take(8))
-
-    def read_complex(self, *_):
-        return {"complex": [self.take(8)[::-1].hex(), self.take(8)[::-1].hex()]}
-
-    def read_ascii(self, *_):
-        return self.text("ascii", self.count())
-
-    def read_utf(self, *_):
-        return self.text("utf-8", self.count())
-
-    def read_wtf(self, *_):
-        return self.text("wtf8", self.count())
-
-    def read_bytes(self, name, _):
-        return {name: self.take(self.count()).hex()}
-
-    read_bytearray = read_bytes
-
-    def read_list(self, _, depth):
-        return self.values(self.count(), depth)
-
-    def read_tuple(self, name, depth):
-        return {name: self.values(self.count(), depth)}
-
-    read_set = read_frozenset = read_tuple
-
-    def read_dict(self, _, depth):
-        flat = self.values(2 * self.count(2), depth)
-        return {"dict": [list(pair) for pair in zip(flat[::2], flat[1::2])]}
-
-    def read_packed_list(self, name, _):
+    def packed(self):
         kind = self.take(1)[0]
         require(kind in PACKED, "packed numbers of an unknown kind")
         size = kind & 15
         count = self.count(size)
         raw = self.take(count * size)
         if PACKED[kind] == "float":
-            numbers = [number(raw[i : i + size]) for i in range(0, len(raw), size)]
-        else:
-            numbers = list(struct.unpack(f"<{count}{PACKED[kind]}", raw))
-        return {"tuple": numbers} if name == "packed_tuple" else numbers
-
-    read_packed_tuple = read_packed_list
-
-    def read_range(self, name, depth):
-        return {name: self.values(3, depth)}
-
-    read_slice = read_range
-
-    def instance(self, enum):
-        """Its class, which has been defined, and is an enum or is none."""
-        index = self.count(0)
-        require(index < len(self.classes), "a class that is not there")
-        kind, names, fields = self.classes[index]
-        require((kind == "enum") == enum, "a class of another kind")
-        return {kind: names}, fields
-
-    def read_instance(self, _, depth):
-        meaning, fields = self.instance(False)
-        return {
-            **meaning,
-            "fields": [list(pair) for pair in zip(fields, self.values(len(fields), depth))],
-        }
-
-    def read_absent(self, name, _):
-        return {name: True}
-
-    def read_member(self, _, depth):
-        meaning, _ = self.instance(True)
-        return {**meaning, "member": self.values(1, depth)[0]}
-
-    def read_scalar(self, *_):
-        code, bits, lanes = struct.unpack("<BBH", self.take(4))
-        require(bits > 0 and bits % 8 == 0 and lanes == 1, "a scalar that is no bytes")
-        return {"scalar": [code, bits, lanes], "data": self.take(bits // 8).hex()}
-
-    def read_dtype(self, name, _):
-        return {f"torch.{name}": self.text("utf-8", self.count())}
-
-    read_device = read_dtype
-
-    def read_size(self, *_):
-        count = self.count(8)
-        return {"torch.Size": list(struct.unpack(f"<{count}q", self.take(8 * count)))}
-
-    def read_part(self, name, _):
-        self.part += 1
-        return {"part": self.part - 1, **({"bytearray": True} if name == "part_bytearray" else {})}
-
-    read_part_bytearray = read_part
-
-    def read_kind(self, _, depth):
-        return {"kind": self.take(1)[0], "state": self.values(1, depth)[0]}
+            return [number(raw[at : at + size]) for at in range(0, len(raw), size)]
+        return list(struct.unpack(f"<{count}{PACKED[kind]}", raw))
 
     def typecode(self):
         code = chr(self.take(1)[0])
         require(code in TYPECODES, "typecode")
         return code
 
-    def read_array(self, _, __):
-        code = self.typecode()
-        data = self.take(self.count())
-        require(len(data) % TYPECODES[code] == 0, "a part of an element")
-        return {"array": code, "data": data.hex()}
-
-    def read_part_array(self, *_):
-        return {"array": self.typecode(), **self.read_part("part", 0)}
-
-    def read_named(self, *_):
-        self.texts.append(self.text("utf-8", self.count()))
-        return self.texts[-1]
-
-    def read_again(self, *_):
-        index = self.count(0)
-        require(index < len(self.texts), "a text that is not there")
-        return self.texts[index]
-
-    def read_leaf(self, *_):
-        index = self.count(0)
-        require(index < (1 << 64) - 1, "a leaf of no list")
-        return {"leaf": index}
-
 
 def hashes_are_wrong(meaning):
     """Whether a tensor's hash is not what it says; of its data as it is here, which for these is C
     order."""
-    wrong = []
-    for entry in meaning["entries"]:
-        if "sha256" in entry.get("flags", []) and "data" in entry:
-            wrong.append(
-                hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"]
-            )
-    return any(wrong)
+    hashed = [entry for entry in meaning["entries"] if "sha256" in entry.get("flags", [])]
+    return any(
+        hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"]
+        for entry in hashed
+        if "data" in entry
+    )
 
 
 def check(expected):
