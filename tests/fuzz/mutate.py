@@ -35,6 +35,7 @@ sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "tests/vectors"), str(ROO
 
 import leaks  # noqa: E402
 import natives  # noqa: E402
+from needs import torch  # noqa: E402
 import hostile  # noqa: E402
 
 import ringcast  # noqa: E402
@@ -129,6 +130,8 @@ def values():
         np.dtype(fields),
         np.asfortranarray(np.ones((3, 4))),
     ]
+    if torch:
+        yield [torch.float32, torch.device("cpu"), torch.Size([2, 3]), torch.arange(4)]
     yield {
         "a": np.arange(6).reshape(2, 3),
         "b": np.float32(1),
