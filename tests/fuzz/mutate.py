@@ -12,16 +12,12 @@ round allocates: in proportion to its frame. The rounds of a block depend on the
 alone, so a block that fails is run again by `--seed S --block B`.
 """
 
-import argparse
 import array
 import collections
 import datetime
 import decimal
-import faulthandler
-import multiprocessing
-import os
+import functools
 import pathlib
-import random
 import resource
 import sys
 import tracemalloc
@@ -37,11 +33,12 @@ import leaks  # noqa: E402
 import natives  # noqa: E402
 from needs import torch  # noqa: E402
 import hostile  # noqa: E402
+import rounds  # noqa: E402
 
 import ringcast  # noqa: E402
 from bench.python import cases, engine  # noqa: E402
+from rounds import BLOCK  # noqa: E402
 
-BLOCK = 1000  # rounds
 TRACED = 16
 LONGEST = 8192  # bytes of a frame: shorter ones are unpacked in less time, and have the same tokens
 # What a round may allocate: the most that a byte of a frame becomes is an empty set's share, and a
@@ -49,7 +46,7 @@ LONGEST = 8192  # bytes of a frame: shorter ones are unpacked in less time, and 
 # keeps freed memory for a while.
 PER_BYTE, AND = 300, 1 << 20
 RESIDENT = 512 << 20
-SECONDS = 300  # a block takes one or two
+RESIDENT_FIRST = []
 ALLOWED = (ringcast.Error, ImportError)
 TAGS = bytes([*range(0xC0, 0xED), 0, 1, 2, 0x7F, 0x80, 0xFC, 0xFD, 0xFE, 0xFF])
 
@@ -139,8 +136,10 @@ def values():
     }
 
 
+@functools.cache
 def seeds():
     """Frames of values, and frames that are damaged already."""
+    ringcast._ringcast._recycling(0)
     frames = []
     for value in values():
         try:
@@ -213,9 +212,9 @@ def allocated(frame):
     return good, tracemalloc.get_traced_memory()[1] - before
 
 
-def run_block(seed, block, frames):
-    """Returns how many frames were values."""
-    chance = random.Random(f"{seed} {block}")
+def run_block(chance, block):
+    """How many frames were values, of how many that were packed."""
+    frames = seeds()
     traced = block % TRACED == 1
     good = 0
     if traced:
@@ -233,62 +232,13 @@ def run_block(seed, block, frames):
         good += value
     if traced:
         tracemalloc.stop()
-    return good
-
-
-def work(seed, blocks, at, good):
-    ringcast._ringcast._recycling(0)
-    frames = seeds()
-    first = None
-    for block in blocks:
-        at.value = block
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
-        good.value += run_block(seed, block, frames)
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        first = first or most
-        assert most < first + RESIDENT, f"{most - first} bytes more than after the first block"
-    faulthandler.cancel_dump_traceback_later()
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=100_000, help="frames (default: %(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of the random numbers (default: %(default)s)"
-    )
-    parser.add_argument("--block", type=int, help="only this block of rounds")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="processes (default: %(default)s)",
-    )
-    args = parser.parse_args()
-    blocks = range(-(-args.rounds // BLOCK)) if args.block is None else [args.block]
-    jobs = max(1, min(args.jobs, len(blocks)))
-    context = multiprocessing.get_context("fork")
-    workers = []
-    for job in range(jobs):
-        at, good = context.Value("q", -1), context.Value("q", 0)
-        process = context.Process(target=work, args=(args.seed, blocks[job::jobs], at, good))
-        process.start()
-        workers.append((process, at, good))
-    failed = False
-    for process, at, _ in workers:
-        process.join()
-        if process.exitcode != 0:
-            failed = True
-            print(f"FAILED with status {process.exitcode}: --seed {args.seed} --block {at.value}")
-    count, good = len(blocks) * BLOCK, sum(good.value for _, _, good in workers)
-    if not failed:
-        print(
-            f"mutated frames: {count}, of which {good} were values, of {len(seeds()[0])} packed, "
-            f"{jobs} processes"
-        )
-    return int(failed)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    RESIDENT_FIRST.append(most)
+    grown = most - RESIDENT_FIRST[0]
+    assert grown < RESIDENT, f"{grown} bytes more than after the first block"
+    return good, 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    told = "mutated frames: {}, of which {} were values"
+    sys.exit(rounds.main(__doc__, run_block, told))
