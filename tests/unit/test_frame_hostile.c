@@ -96,8 +96,8 @@ static void is_refused_at_any_other_length(struct hostile *of) {
   int whole = walk(of->data, of->bytes);
   const uint64_t longer = of->bytes + 1;
   for (uint64_t length = 0; length <= longer; length++) {
-    uint8_t *cut = calloc(1, length ? length : 1);
     if (length == of->bytes) continue;
+    uint8_t *cut = calloc(1, length ? length : 1);
     memcpy(cut, of->data, length < longer ? length : of->bytes);
     ck_assert_int_eq(walk(cut, length), -EPROTO);
     if (whole > 0 && length >= sizeof(struct ringcast_frame_header) && length < longer) {
@@ -256,13 +256,14 @@ static size_t meta_end(const uint8_t *frame) {
   return sizeof header + header.count * sizeof(struct ringcast_frame_entry) + header.meta_bytes;
 }
 
-/* The honest frame `which`: 0 host, 1 bits, 2 device. */
+/* The honest frame `which`: 0 host, 1 nibbles, 2 device. */
 static uint8_t *sample_new(int which, size_t *bytes) {
-  static const char *const names[] = {"host #", "bits #", "device #"};
+  static const char *const names[] = {"host #", "nibbles #", "device #"};
   struct hostile *all = hostile_open(FRAMES);
   uint8_t *sample = NULL;
   while (hostile_next(all)) {
     if (strncmp(all->told, names[which], strlen(names[which])) != 0) continue;
+    ck_assert_ptr_null(sample); /* a name is of one frame */
     sample = malloc(all->bytes);
     memcpy(sample, all->data, all->bytes);
     *bytes = all->bytes;

@@ -218,7 +218,7 @@ def item(kind, key=None, **has):
 LIST = pickle.dumps(["x"], 4)
 NAMES = {
     "host": "int str tensor zero empty object bool array leaf none part pickle".split(),
-    "bits": ["int4", "padded"],
+    "nibbles": ["int4", "padded"],
     "device": "pool more here text".split(),
     "roomy": ["tensor"],
 }
@@ -241,7 +241,7 @@ HONEST = {
         item(STR, data=b"a part"),
         item(PICKLE, data=LIST),
     ),
-    "bits": build(
+    "nibbles": build(
         DICT,
         item(TENSOR, "int4", dtype=(0, 4, 1), shape=(5,), data=b"abc"),
         item(TENSOR, "padded", flags=PADDED, dtype=(1, 4, 1), shape=(5,), data=b"abcde"),
@@ -279,7 +279,7 @@ host: version=4 version=0xffff | version
 host: count=0 tag=0 | good
 host: root=2 | int str tensor zero empty object bool array leaf none
 host: version=1 | tensor object array
-bits: version=1 | padded
+nibbles: version=1 | padded
 device: slot=0&epoch=0&generation=0 | pool more
 device: slot=0&epoch=0&generation=0&version=1 | pool more here
 device: slot=2**32-1&epoch=2**32-1&generation=2**64-1 slot=0 | good
@@ -310,8 +310,8 @@ host tensor: offset=offset+1 offset=2**64-16 offset=2**20|48 offset=48 offset=ST
 host tensor: bytes=0 bytes=23 bytes=25 bytes=2**64-1 bytes=2**64-offset
 host zero: hash=1 dims_offset=START ndim=1 bytes=7
 host empty: offset=END bytes=4 bytes=4&offset=END
-bits int4: bytes=2 bytes=4 bits=5 dims=5,2 dims=5,0 flags=KEYED|PADDED
-bits padded: bytes=3 flags=KEYED bits=0 bits=8 bits=12 lanes=2
+nibbles int4: bytes=2 bytes=4 bits=5 dims=5,2 dims=5,0 flags=KEYED|PADDED
+nibbles padded: bytes=3 flags=KEYED bits=0 bits=8 bits=12 lanes=2
 host tensor: dims=2,3,0,1 dims=6,9,1,0 dims=6,2,1,0 dims=5,2,1,1 dims=2,3,4,1 dims=3,3,3,1
 host tensor: dims=2,4,3,1 dims=2,3,-3,1 dims=2,3,3,-1 dims=-2,3,3,1 dims=-2,-3,3,1 dims=1,6,-1,1
 host tensor: dims=0,3,3,1 dims=2**32,2**32,0,0 dims=2**63-1,6,0,1 dims=2,2,2**63-1,1
@@ -885,7 +885,9 @@ def seeds(target):
 
 
 def check():
-    """The second reader has the same opinion of each frame and stream."""
+    """Each frame has a name of its own, and the second reader the same opinion of it."""
+    names = [name for name, _, _ in cases()]
+    assert len(names) == len({*names}), [name for name in names if names.count(name) > 1]
     for name, raw, expected in cases():
         try:
             Frame(raw).meaning()
