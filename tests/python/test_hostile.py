@@ -89,7 +89,7 @@ def test_a_damaged_frame_is_refused_and_the_ring_goes_on(ring, table, call):
 
 def test_a_damaged_frame_of_a_device_is_refused(ring):
     """Some of them for a tensor before the damage, whose memory is not here."""
-    assert not_refused(ringcast.unpack, ELSEWHERE, ringcast.Error) == []
+    assert not_refused(ringcast.unpack, ELSEWHERE, (ringcast.Error, ImportError)) == []
 
 
 def test_the_same_frames_are_otherwise_good(ring):
