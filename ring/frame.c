@@ -32,7 +32,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 
-/* The offsets of the fields are held by tests/vectors. */
+/* The offsets of the fields are held by the frames of tests/vectors. */
 _Static_assert(sizeof(struct ringcast_dtype) == 4, "dtype");
 _Static_assert(sizeof(struct ringcast_frame_header) == 48, "header");
 _Static_assert(sizeof(struct ringcast_frame_entry) == 64, "entry");

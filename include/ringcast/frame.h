@@ -29,7 +29,7 @@
  *         data                         from the next line on: tensors each on a line, other bytes
  *                                      on 8
  *
- * tests/vectors holds frames as files with their meaning beside them, for other implementations.
+ * tests/vectors holds frames with their meaning beside them, for other implementations.
  */
 #ifndef RINGCAST_FRAME_H
 #define RINGCAST_FRAME_H

@@ -7,26 +7,19 @@ their text:
     cmake/python-asan.sh --run tests/fuzz/dtypes.py --rounds 100000
 
 An honest dtype arrives as it was. Any other text is refused, or makes an array whose fields, at any
-depth, lie within its elements, and of which every field is read and written. The rounds of a block
-depend on the seed and the block alone, so a block that fails is run again by `--seed S --block B`.
+depth, lie within its elements, and of which every field is read and written.
 """
 
-import argparse
-import concurrent.futures
 import faulthandler
-import itertools
 import json
-import multiprocessing
-import os
-import random
 import sys
 
 import numpy as np
+import rounds
 
 import ringcast
 from ringcast import _arrays
 
-BLOCK = 1000  # rounds
 SIMPLE = "b1 i1 <i2 >i4 <u8 <f2 >f8 <f16 <c8 S1 S7 <U1 >U3 V1 V5 M8[s] m8[25us] M8 S0".split()
 HOSTILE_SIMPLE = "|O |O8 |T16 <U536870912 |V2147483647 |S2147483648 <U9999999999 i2,i4 <M8[0s] |V0 <i4 |V9".split()
 NUMBERS = [
@@ -170,47 +163,17 @@ def run_round(chance):
     return True, is_honest
 
 
-def run_block(seed, block):
+def run_block(chance, _):
     """The number of rounds that made an array, and of those with an honest text."""
-    chance = random.Random(f"{seed}-{block}")
-    faulthandler.dump_traceback_later(300, exit=True)
     try:
-        results = [run_round(chance) for _ in range(BLOCK)]
+        results = [run_round(chance) for _ in range(rounds.BLOCK)]
     except BaseException:
-        print(f"FAILED: --seed {seed} --block {block}: {told[0]}", flush=True)
+        print(f"FAILED: {told[0]}", flush=True)
         raise
-    faulthandler.cancel_dump_traceback_later()
-    return tuple(map(sum, zip(*results)))
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=100_000, help="dtypes (default: %(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of the random numbers (default: %(default)s)"
-    )
-    parser.add_argument("--block", type=int, help="only this block of rounds")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="processes (default: %(default)s)",
-    )
-    args = parser.parse_args()
-    blocks = range(-(-args.rounds // BLOCK)) if args.block is None else [args.block]
-    context = multiprocessing.get_context("fork")
-    with concurrent.futures.ProcessPoolExecutor(args.jobs, context) as pool:
-        done = list(pool.map(run_block, itertools.repeat(args.seed), blocks))
-    made, honest_ones = map(sum, zip(*done))
-    print(
-        f"hostile dtypes: {len(blocks) * BLOCK}, of which {made} made arrays, {honest_ones} with "
-        f"an honest text"
-    )
-    return 0
+    return map(sum, zip(*results))
 
 
 if __name__ == "__main__":
     faulthandler.enable()
-    sys.exit(main())
+    words = "hostile dtypes: {}, of which {} made arrays, {} with an honest text"
+    sys.exit(rounds.main(__doc__, run_block, words))

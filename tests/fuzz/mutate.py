@@ -5,23 +5,19 @@ watch:
     cmake/python-asan.sh --run tests/fuzz/mutate.py --rounds 10000000
 
 The frames are packed from values of each kind that goes without a pickle, and from the streams by
-hand of tests/python/test_hostile_objects.py; a round changes some bytes, cuts, repeats, or joins
+hand of tests/vectors/hostile.py; a round changes some bytes, cuts, repeats, or joins
 two frames. A frame is unpacked without pickles, and what comes of it is packed again, which reads
 every byte. Only ringcast's own errors may be raised. One block of rounds in TRACED counts what a
 round allocates: in proportion to its frame. The rounds of a block depend on the seed and the block
 alone, so a block that fails is run again by `--seed S --block B`.
 """
 
-import argparse
 import array
 import collections
 import datetime
 import decimal
-import faulthandler
-import multiprocessing
-import os
+import functools
 import pathlib
-import random
 import resource
 import sys
 import tracemalloc
@@ -31,16 +27,18 @@ import uuid
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "tests/vectors"), str(ROOT)]
 
 import leaks  # noqa: E402
 import natives  # noqa: E402
-import test_hostile_objects as hostile  # noqa: E402
+from needs import torch  # noqa: E402
+import hostile  # noqa: E402
+import rounds  # noqa: E402
 
 import ringcast  # noqa: E402
 from bench.python import cases, engine  # noqa: E402
+from rounds import BLOCK  # noqa: E402
 
-BLOCK = 1000  # rounds
 TRACED = 16
 LONGEST = 8192  # bytes of a frame: shorter ones are unpacked in less time, and have the same tokens
 # What a round may allocate: the most that a byte of a frame becomes is an empty set's share, and a
@@ -48,7 +46,7 @@ LONGEST = 8192  # bytes of a frame: shorter ones are unpacked in less time, and 
 # keeps freed memory for a while.
 PER_BYTE, AND = 300, 1 << 20
 RESIDENT = 512 << 20
-SECONDS = 300  # a block takes one or two
+RESIDENT_FIRST = []
 ALLOWED = (ringcast.Error, ImportError)
 TAGS = bytes([*range(0xC0, 0xED), 0, 1, 2, 0x7F, 0x80, 0xFC, 0xFD, 0xFE, 0xFF])
 
@@ -129,6 +127,8 @@ def values():
         np.dtype(fields),
         np.asfortranarray(np.ones((3, 4))),
     ]
+    if torch:
+        yield [torch.float32, torch.device("cpu"), torch.Size([2, 3]), torch.arange(4)]
     yield {
         "a": np.arange(6).reshape(2, 3),
         "b": np.float32(1),
@@ -136,8 +136,10 @@ def values():
     }
 
 
+@functools.cache
 def seeds():
     """Frames of values, and frames that are damaged already."""
+    ringcast._ringcast._recycling(0)
     frames = []
     for value in values():
         try:
@@ -149,7 +151,7 @@ def seeds():
                 except ringcast.Error:
                     continue
     return [frame for frame in frames if len(frame) <= LONGEST], [
-        *map(hostile.frame, hostile.REFUSED.values())
+        *map(hostile.nested, (hostile.REFUSED | hostile.WRONG_STREAMS).values())
     ]
 
 
@@ -210,9 +212,9 @@ def allocated(frame):
     return good, tracemalloc.get_traced_memory()[1] - before
 
 
-def run_block(seed, block, frames):
-    """Returns how many frames were values."""
-    chance = random.Random(f"{seed} {block}")
+def run_block(chance, block):
+    """How many frames were values, of how many that were packed."""
+    frames = seeds()
     traced = block % TRACED == 1
     good = 0
     if traced:
@@ -230,62 +232,13 @@ def run_block(seed, block, frames):
         good += value
     if traced:
         tracemalloc.stop()
-    return good
-
-
-def work(seed, blocks, at, good):
-    ringcast._ringcast._recycling(0)
-    frames = seeds()
-    first = None
-    for block in blocks:
-        at.value = block
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
-        good.value += run_block(seed, block, frames)
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        first = first or most
-        assert most < first + RESIDENT, f"{most - first} bytes more than after the first block"
-    faulthandler.cancel_dump_traceback_later()
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=100_000, help="frames (default: %(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of the random numbers (default: %(default)s)"
-    )
-    parser.add_argument("--block", type=int, help="only this block of rounds")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="processes (default: %(default)s)",
-    )
-    args = parser.parse_args()
-    blocks = range(-(-args.rounds // BLOCK)) if args.block is None else [args.block]
-    jobs = max(1, min(args.jobs, len(blocks)))
-    context = multiprocessing.get_context("fork")
-    workers = []
-    for job in range(jobs):
-        at, good = context.Value("q", -1), context.Value("q", 0)
-        process = context.Process(target=work, args=(args.seed, blocks[job::jobs], at, good))
-        process.start()
-        workers.append((process, at, good))
-    failed = False
-    for process, at, _ in workers:
-        process.join()
-        if process.exitcode != 0:
-            failed = True
-            print(f"FAILED with status {process.exitcode}: --seed {args.seed} --block {at.value}")
-    count, good = len(blocks) * BLOCK, sum(good.value for _, _, good in workers)
-    if not failed:
-        print(
-            f"mutated frames: {count}, of which {good} were values, of {len(seeds()[0])} packed, "
-            f"{jobs} processes"
-        )
-    return int(failed)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    RESIDENT_FIRST.append(most)
+    grown = most - RESIDENT_FIRST[0]
+    assert grown < RESIDENT, f"{grown} bytes more than after the first block"
+    return good, 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    told = "mutated frames: {}, of which {} were values"
+    sys.exit(rounds.main(__doc__, run_block, told))

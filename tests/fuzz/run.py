@@ -5,7 +5,7 @@
     cmake --preset fuzz && cmake --build --preset fuzz && tests/fuzz/run.py --seconds 600 ring frame
 
 Each starts from what is kept in tests/fuzz/corpus/<target>.txt (one input a line, in hexadecimal)
-and in tests/vectors. An input that a target fails on is left in build/fuzz/crashes;
+and from what tests/vectors/hostile.py makes. An input that a target fails on is left in build/fuzz/crashes;
 build/fuzz/tests/fuzz/fuzz_<target> FILE tries it again. The time is also taken from
 RINGCAST_FUZZ_SECONDS.
 """
@@ -21,6 +21,10 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent / "vectors"))
+
+import hostile  # noqa: E402
+
 TARGETS = [
     "frame",
     "object",
@@ -33,7 +37,6 @@ TARGETS = [
     "recording",
     "python",
 ]
-VECTORS = {"frame", "dump", "python"}  # start from tests/vectors, too
 # Bytes of an input; of the others 512.
 LONGEST = {
     "frame": 2048,
@@ -90,8 +93,7 @@ def write_seeds(target, folder):
     """One file for each input that is kept, as libFuzzer wants them."""
     lines = (HERE / "corpus" / f"{target}.txt").read_text(encoding="utf-8").splitlines()
     inputs = [bytes.fromhex(line.split("#")[0]) for line in lines]
-    if target in VECTORS:
-        inputs += [path.read_bytes() for path in sorted((HERE.parent / "vectors").glob("*.bin"))]
+    inputs += hostile.seeds(target)
     folder.mkdir()
     for number, data in enumerate(inputs):
         (folder / f"seed-{number}").write_bytes(data)

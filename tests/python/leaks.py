@@ -10,16 +10,20 @@ import argparse
 import collections
 import contextlib
 import fractions
+import pathlib
 import pickle
+import sys
 import types
 
 import natives
 import numpy as np
-import test_hostile_objects as hostile
 from looks import ROUNDS, check, measure
 from needs import torch
 
 import ringcast
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "vectors"))
+from hostile import nested  # noqa: E402
 
 
 def good():
@@ -129,29 +133,21 @@ def broken():
     """
     Streams that end in the middle of each kind of container, after a value that is nobody else's.
     """
-    number = [0xC8, *b"12345678"]  # a float
-    for tag in (hostile.LIST, hostile.TUPLE, hostile.SET, hostile.FROZENSET):
-        yield [tag, 2, *number, 0xFF]
-    for items in ([*number, 0xFF], [0xFF, *number], [hostile.LIST, 0, *number]):
-        yield [hostile.DICT, 1, *items]
-    for tag in (hostile.SLICE, hostile.RANGE):
-        yield [tag, *number, *number, 0xFF]
-        yield [tag, *number, *number, 0]
-    yield [hostile.LIST, 2, hostile.NAMED, 1, 0x61, hostile.AGAIN, 1]
-    kinds = [
-        (hostile.DATACLASS, "Plain"),
-        (hostile.DATACLASS, "WithSlots"),
-        (hostile.NAMEDTUPLE, "Pair"),
-    ]
-    state = hostile.class_token(
-        hostile.STATE, "natives", "SlotsMore", "c", "a", "b", "_SlotsAlone__private"
+    number = "FLOAT ~3132333435363738"
+    yield from (f"{tag} 2 {number} 255" for tag in ("LIST", "TUPLE", "SET", "FROZENSET"))
+    yield from (
+        f"DICT 1 {items}" for items in (f"{number} 255", f"255 {number}", f"LIST 0 {number}")
     )
-    for rest in ([0xFF], [hostile.LIST, 0], [*number], [hostile.DICT, 1, *number, 0xFF]):
-        yield [*state, hostile.INSTANCE, 0, *number, hostile.ABSENT, *number, hostile.ABSENT, *rest]
-    for kind, name in [*kinds, *([(hostile.STRUCT, "Struct")] if natives.STRUCT_CLASSES else [])]:
-        token = hostile.class_token(kind, "natives", name, "a", "b")
-        yield [*token, hostile.INSTANCE, 0, *number, 0xFF]
-        yield [hostile.LIST, 2, *token, hostile.INSTANCE, 0, *number, *number, hostile.INSTANCE, 1]
+    for tag in ("SLICE", "RANGE"):
+        yield from (f"{tag} {number} {number} {last}" for last in (255, 0))
+    yield "LIST 2 NAMED 1 ~61 AGAIN 1"
+    state = "instance/natives/SlotsMore/c/a/b/_SlotsAlone__private INSTANCE 0"
+    for rest in ("255", "LIST 0", number, f"DICT 1 {number} 255"):
+        yield f"{state} {number} ABSENT {number} ABSENT {rest}"
+    names = ["dataclass/natives/Plain", "dataclass/natives/WithSlots", "namedtuple/natives/Pair"]
+    for name in [*names, *(["struct/natives/Struct"] if natives.STRUCT_CLASSES else [])]:
+        yield f"{name}/a/b INSTANCE 0 {number} 255"
+        yield f"LIST 2 {name}/a/b INSTANCE 0 {number} {number} INSTANCE 1"
 
 
 def damaged():
@@ -169,7 +165,7 @@ def damaged():
         (b"Color", b"Plain"),
     ):
         frames.append(whole.replace(old, new))
-    frames += [hostile.frame(stream) for stream in broken()]
+    frames += [nested(tokens) for tokens in broken()]
     return frames, bytes(ringcast.pack([{NoHashHere(): natives.Plain(1)}, {1: {NoHashHere()}}]))
 
 

@@ -20,11 +20,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hostile import PICKLE, VALUE, entry, frame_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import needs_torch, torch
-from peers import still_works
-from test_hostile_frames import PICKLE, VALUE, entry, frame_of, send_frame
+from peers import send_frame, still_works
 
 import ringcast
 

@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
+from hostile import nested
 from peers import still_works
-from test_hostile_objects import DATACLASS, DICT, INSTANCE, LIST, NONE, class_token, frame
 
 import ringcast
 
@@ -19,65 +19,51 @@ import ringcast
 
 
 @pytest.mark.parametrize(
-    "handle",
-    ["", "rc1:", "a" * 100_000, "rc1:1:1:1:1:" + "g" * 32, "ré1", "rc1:%s:%n:1:1:" + "0" * 32],
+    "handle, error, word",
+    [
+        ("", ValueError, None),
+        ("rc1:", ValueError, None),
+        ("a" * 100_000, ValueError, "'aaa"),
+        ("rc1:1:1:1:1:" + "g" * 32, ValueError, None),
+        ("ré1", ValueError, None),
+        ("rc1:%s:%n:1:1:" + "0" * 32, ValueError, None),
+        ("hello", ValueError, r"'hello' .*ringcast\.find\(name\)"),
+        (None, TypeError, None),
+        (b"rc1", TypeError, "bytes"),
+        (7, TypeError, "int"),
+    ],
+    ids=lambda value: ascii(value)[:20],
 )
-def test_garbage_is_no_handle(handle):
-    with pytest.raises(ValueError):
+def test_what_is_no_handle_is_refused_and_shown_shortened(handle, error, word):
+    with pytest.raises(error, match=word) as raised:
         ringcast.Reader(handle)
-
-
-@pytest.mark.parametrize("handle", [None, b"rc1", 7, object()], ids=type)
-def test_a_handle_is_a_str(handle):
-    with pytest.raises(TypeError):
-        ringcast.Reader(handle)
-
-
-def test_a_writer_is_no_handle(ring):
-    for given_, name in zip(ring, ("writer", "reader")):
-        with pytest.raises(TypeError, match=f"pass {name}.handle"):
-            ringcast.Reader(given_)
-    with pytest.raises(TypeError, match="handle must be a str, not bytes"):
-        ringcast.Reader(b"rc1")
+    assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize(
     "before, after", [("", "\n"), (" ", ""), ("\t", " "), ("'", "'"), ("", "\u2003"), ("", ",")]
 )
 def test_a_handle_with_something_around_it_is_shown(ring, before, after):
-    writer, reader = ring
-    handle = before + writer.handle + after
-    with pytest.raises(ValueError, match="there is something before or after it") as raised:
+    handle = before + ring[0].handle + after
+    with pytest.raises(ValueError, match="before or after") as raised:
         ringcast.Reader(handle)
     assert repr(handle) in str(raised.value)
 
 
-def test_what_is_no_handle_is_shown_shortened():
-    with pytest.raises(ValueError, match="not a ringcast handle") as raised:
-        ringcast.Reader("tcp://localhost:5555" + "x" * 100_000)
-    assert "'tcp://localhost:5555xxx" in str(raised.value) and len(str(raised.value)) < 400
-
-
-def test_a_name_in_place_of_a_handle_or_a_capacity_is_answered_by_where_names_go():
-    with pytest.raises(
-        ValueError, match=r"not a ringcast handle: 'hello' .*ringcast\.find\(name\)"
-    ):
-        ringcast.Reader("hello")
-    with pytest.raises(TypeError, match="capacity must be an int, not str; .*name="):
+def test_what_is_passed_in_place_of_a_handle_or_a_capacity_is_told_where_it_goes(ring):
+    for given_, name in zip(ring, ("writer", "reader")):
+        with pytest.raises(TypeError, match=f"{name}.handle"):
+            ringcast.Reader(given_)
+    with pytest.raises(TypeError, match="name="):
         ringcast.Writer("hello")
 
 
 def test_a_writer_or_reader_can_not_be_copied_or_pickled(ring):
-    for handle, name in zip(ring, ("Writer", "Reader")):
+    for handle, name in zip(ring, ("writer", "reader")):
         for take in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError) as raised:
+            with pytest.raises(TypeError, match=f"{name}.handle"):
                 take(handle)
-            text = str(raised.value)
-            assert (
-                text.startswith(f"a {name} can't go to another process")
-                and f"pass {name.lower()}.handle" in text
-            )
-    with pytest.raises(TypeError, match=r"^value\['w'\]: a Writer can't go"):
+    with pytest.raises(TypeError, match=r"^value\['w'\]: a Writer"):
         ring[0].send({"w": ring[0]}, 0)
 
 
@@ -164,12 +150,10 @@ def test_the_largest_frame_arrives(ring):
 
 def test_an_error_that_was_sent_is_raised(ring):
     writer, reader = ring
-    writer.send_error("no space left on the moon", 0)
-    writer.send_error("\udcff", 0)
-    with pytest.raises(ringcast.SendError, match="^no space left on the moon$"):
-        reader.recv(0)
-    with pytest.raises(ringcast.SendError, match="udcff"):
-        reader.recv(0)
+    for text in ("no space left on the moon", "\udcff"):
+        writer.send_error(text, 0)
+        with pytest.raises(ringcast.SendError, match="moon|udcff"):
+            reader.recv(0)
     assert still_works(writer, reader)
 
 
@@ -262,23 +246,15 @@ def test_an_error_names_the_arguments_of_python(ring):
     writer, reader = ring
     for kind, most in ("readers", 1024), ("capacity", 1 << 40):
         for wrong in 0, most + 1:
-            with pytest.raises(ValueError, match=f"^{kind} must be from 1 to {most}, not {wrong}$"):
+            with pytest.raises(ValueError, match=f"{kind} .* {most}, not {wrong}"):
                 ringcast.Writer(**{kind: wrong})
-    with (
-        ringcast.Writer(1 << 16, spill_bytes=0) as small,
-        pytest.raises(ringcast.FrameTooLarge) as raised,
-    ):
-        small.send_bytes(bytes(1 << 20))
-    assert "make it with some (spill_bytes)" in str(raised.value)
-    with pytest.raises(
-        ValueError, match="^wait is 'fast': it must be 'balanced', 'latency' or 'power'$"
-    ):
+    with ringcast.Writer(1 << 16, spill_bytes=0) as small:
+        with pytest.raises(ringcast.FrameTooLarge, match="spill_bytes"):
+            small.send_bytes(bytes(1 << 20))
+    with pytest.raises(ValueError, match="wait .*'fast'.*'latency'"):
         ringcast.Writer(wait="fast")
     writer.send(1, 0)
-    with (
-        reader.next(0),
-        pytest.raises(ringcast.Error, match=r"1 frame is held, the limit \(leases\)"),
-    ):
+    with reader.next(0), pytest.raises(ringcast.Error, match="leases"):
         reader.next(0)
     assert still_works(writer, reader)
 
@@ -294,21 +270,10 @@ def test_an_error_names_the_arguments_of_python(ring):
 def test_without_what_a_module_needs_it_is_said_what_to_install(module, needed):
     script = f"import sys; sys.modules['{needed}'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (
-        done.stderr.splitlines()[-1]
-        == f"ImportError: {module} needs {needed}: python -m pip install {needed}"
-    )
+    assert f"pip install {needed}" in done.stderr.splitlines()[-1]
 
 
 # ---- Errors that are not the frame's -------------------------------------------------------------
-
-
-def test_a_module_that_fails_to_load_is_no_damage(tmp_path, monkeypatch):
-    (tmp_path / "fails_to_load.py").write_text("raise ValueError('not today')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    data = frame([*class_token(DATACLASS, "fails_to_load", "Plain", "a"), INSTANCE, 0, 1])
-    with pytest.raises(ValueError, match="not today"):
-        ringcast.unpack(data, allow_pickle=True)
 
 
 class Key:
@@ -339,5 +304,5 @@ def test_what_is_no_matter_of_the_frame_is_raised_as_it_is(error, monkeypatch):
 
 def test_the_cause_of_a_protocol_error_is_kept():
     with pytest.raises(ringcast.ProtocolError, match="a key of a dict: .*unhashable") as told:
-        ringcast.unpack(frame([DICT, 1, LIST, 0, NONE]))
+        ringcast.unpack(nested("DICT 1 LIST 0 NONE"))
     assert isinstance(told.value.__cause__, TypeError)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from device_peers import COPIES, INLINE, MEGABYTE, VALUES, WAITS, Gate, exchange, failing, seen
 from peers import WATCHDOG, send_frame
+from read_frame import stored
 
 import ringcast
 
@@ -277,7 +278,7 @@ def test_a_failure_is_raised_and_the_next_call_works(gpu, name, result, side, op
 
 def pass_over(state):
     """Frames of a pool that this Reader was never told of: they were under way as it attached."""
-    data = (peers.HERE.parent / "vectors" / "pool.bin").read_bytes()
+    data = bytes.fromhex(stored()["pool"]["frame"])
     with ringcast.Writer(MEGABYTE) as writer, ringcast.Reader(writer.handle) as reader:
         send_frame(writer, data)
         writer.send("after", 0)

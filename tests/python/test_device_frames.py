@@ -4,24 +4,22 @@ arrives on the CPU, if it is to, and what is not is refused by name. The frames 
 and some are hostile."""
 
 import errno
-import pathlib
 
 import numpy as np
 import pytest
 from needs import needs_torch, torch
 from peers import send_frame, still_works
+from read_frame import stored
 
 import ringcast
 
 pytestmark = pytest.mark.alike
-VECTORS = pathlib.Path(__file__).parents[1] / "vectors"
-OF_DEVICES = ("device", "extern", "generation", "libra", "placement", "pool", "slot", "words")
-DAMAGED = sorted(path.stem for of in OF_DEVICES for path in VECTORS.glob(f"bad-{of}*.bin"))
+STORED = stored()
 NUMBERS = np.frombuffer(bytes(range(24)), np.float32).reshape(2, 3)
 
 
 def vector(name):
-    return (VECTORS / f"{name}.bin").read_bytes()
+    return bytes.fromhex(STORED[name]["frame"])
 
 
 @pytest.fixture
@@ -82,14 +80,3 @@ def test_a_tensor_of_a_device_that_is_in_the_frame_arrives_on_the_cpu(ring):
     assert np.array_equal(got["torch"].numpy(), NUMBERS)
     assert type(got["cupy"]) is np.ndarray and np.array_equal(got["cupy"], NUMBERS)
     assert got["empty"].shape == (0, 3)
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-def test_each_damaged_one_is_refused(ring, name):
-    writer, reader = ring
-    send_frame(writer, vector(name))
-    kinds = errno.EPROTO, errno.ENODEV  # the latter: a tensor before what is damaged is elsewhere
-    with pytest.raises(ringcast.Error) as raised:
-        reader.recv(0)
-    assert raised.value.errno in kinds[: 1 + name.endswith("-kind")]
-    assert reader.lag == 0 and still_works(writer, reader)

@@ -4,8 +4,7 @@
 import pickle
 
 import pytest
-from test_hostile_frames import ERROR, PICKLE, VALUE, entry, frame_of
-from test_hostile_objects import DATACLASS, DTYPE, ENUM, MEMBER, UTF8, class_token, count, frame
+from hostile import ERROR, PICKLE, T, VALUE, class_token, entry, frame_of, nested, text
 
 import ringcast
 
@@ -16,14 +15,12 @@ TEXT = EVIL.encode()
 
 FRAMES = {
     "sent error": frame_of(VALUE, [entry(ERROR, size=len(TEXT))], TEXT),
-    "module": frame(class_token(DATACLASS, EVIL, "Class")),
-    "class": frame(class_token(DATACLASS, "natives", EVIL)),
-    "fields": frame(class_token(DATACLASS, "natives", "Plain", EVIL)),
-    "package": frame(class_token(DATACLASS, "natives." + EVIL, "Class")),
-    "member": frame(
-        [*class_token(ENUM, "natives", "Color"), MEMBER, 0, UTF8, *count(len(TEXT)), *TEXT]
-    ),
-    "torch.dtype": frame([DTYPE, *count(len(TEXT)), *TEXT]),
+    "module": nested(class_token("dataclass", EVIL, "Class")),
+    "class": nested(class_token("dataclass", "natives", EVIL)),
+    "fields": nested(class_token("dataclass", "natives", "Plain", EVIL)),
+    "package": nested(class_token("dataclass", "natives." + EVIL, "Class")),
+    "member": nested(class_token("enum", "natives", "Color") + bytes([T.MEMBER, 0]) + text(EVIL)),
+    "torch.dtype": nested(bytes([T.DTYPE]) + text(EVIL)[1:]),
     "pickle": frame_of(VALUE, [entry(PICKLE, size=len(TEXT) + 8)], b"c" + TEXT + b"\nname\n."),
 }
 

@@ -4,62 +4,45 @@ elements."""
 
 import itertools
 import json
-import pathlib
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from test_hostile_frames import NUMPY, TENSOR, VALUE, entry, frame_of
-from test_hostile_kinds import KIND, NO_UNITS, text
-from test_hostile_objects import LIST, OBJECT, PART, TUPLE
+from hostile import NO_UNITS, NUMPY, OBJECT, TENSOR, VALUE, entry, frame_of, stream, text
 
 import ringcast
-from ringcast import _arrays
 
 pytestmark = pytest.mark.alike
-NDARRAY, RECARRAY = 64, 65
 
 
-def of(text_of_dtype, kind=NDARRAY, shape=(4, 6), strides=(6, 1), dtype=(1, 8, 1)):
+def of(text_of_dtype, kind="ndarray", shape=(4, 6), strides=(6, 1), dtype=(1, 8, 1)):
     """A frame of this array, of 24 bytes of elements: the first of the stream itself."""
-    return with_elements([KIND, kind, TUPLE, 2, *text(text_of_dtype), PART], shape, strides, dtype)
+    tokens = f"KIND {kind} TUPLE 2 ~{text(text_of_dtype).hex()} PART"
+    return with_elements(tokens, shape, strides, dtype)
 
 
-def with_elements(stream, shape=(4, 6), strides=(6, 1), dtype=(1, 8, 1)):
+def with_elements(tokens, shape=(4, 6), strides=(6, 1), dtype=(1, 8, 1)):
+    tokens, dims = stream(tokens), struct.pack(f"<{2 * len(shape)}q", *shape, *strides)
     entries = [
-        entry(OBJECT, scalar=1 | 1 << 32, size=len(stream)),
+        entry(OBJECT, scalar=1 | 1 << 32, size=len(tokens)),
         entry(TENSOR, NUMPY, size=24, dtype=dtype, dims=(len(shape), 0)),
     ]
-    dims = struct.pack(f"<{2 * len(shape)}q", *shape, *strides)
-    data = bytearray(frame_of(VALUE, entries, bytes(stream) + bytes(48), dims))
-    data[4:6] = struct.pack("<H", 2)
-    return bytes(data)
+    return frame_of(VALUE, entries, tokens + bytes(48), dims, version=2)
 
 
 def fields(**changes):
-    state = {
-        "names": ["a"],
-        "formats": ["<i4"],
-        "offsets": [2],
-        "titles": [None],
-        "itemsize": 6,
-        "aligned": False,
-        "record": False,
-    }
-    return json.dumps({**state, **changes})
+    state = {"names": ["a"], "formats": ["<i4"], "offsets": [2], "titles": [None], "itemsize": 6}
+    return json.dumps({**state, "aligned": False, "record": False, **changes})
 
 
 def test_such_a_frame_is_well():
-    assert ringcast.unpack(of("|V6")).tobytes()[:7] == bytes(
-        [KIND, NDARRAY, TUPLE, 2, *text("|V6")[:3]]
-    )
+    first = stream("KIND ndarray TUPLE 2") + text("|V6")[:3]
+    assert ringcast.unpack(of("|V6")).tobytes()[:7] == first
     wanted = np.dtype({"names": ["a"], "formats": ["<i4"], "offsets": [2], "itemsize": 6})
     assert ringcast.unpack(of(fields())).dtype == wanted
     turned = ringcast.unpack(of("<i2", shape=(3, 4, 2), strides=(2, 6, 1)))
     assert turned.shape == (3, 4) and turned.strides == (2, 6)
-    assert type(ringcast.unpack(of(fields(record=True), RECARRAY))) is np.recarray
+    assert type(ringcast.unpack(of(fields(record=True), "recarray"))) is np.recarray
 
 
 DEEP = "<i4"
@@ -120,10 +103,10 @@ HOSTILE = {
     "fields that are too deep": of(fields(formats=[DEEP])),
     "axes of less than nothing": of(fields(formats=[["<i4", [-1]]])),
     "axes beyond all memory": of(fields(formats=[["<i4", [1 << 40, 1 << 40]]])),
-    "an int for elements": with_elements([LIST, 2, PART, KIND, NDARRAY, TUPLE, 2, *text("|S6"), 5]),
-    "bytes for a dtype": with_elements([KIND, NDARRAY, TUPLE, 2, 0xCD, 3, *b"|S6", PART]),
-    "a list": with_elements([KIND, NDARRAY, LIST, 2, *text("|S6"), PART]),
-    "elements and nothing": with_elements([KIND, NDARRAY, TUPLE, 1, PART]),
+    "an int for elements": with_elements("LIST 2 PART KIND ndarray TUPLE 2 '|S6' 5"),
+    "bytes for a dtype": with_elements("KIND ndarray TUPLE 2 BYTES 3 ~7c5336 PART"),
+    "a list": with_elements("KIND ndarray LIST 2 '|S6' PART"),
+    "elements and nothing": with_elements("KIND ndarray TUPLE 1 PART"),
 }
 
 
@@ -132,51 +115,17 @@ def test_brackets_in_names_are_no_nest():
         assert ringcast.unpack(of(fields(names=[name]))).dtype.names == (name,)
 
 
-def test_a_text_that_is_named_again_is_parsed_once(monkeypatch):
+def test_a_dtype_that_is_named_again_has_names_of_its_own():
     """A few bytes name a text once more: the fields are shared, but not their names."""
-    sent, parsed = np.zeros(3, [("a", "<i4"), ("b", "S2")]), []
-    packed = ringcast.pack([[sent, sent.copy()], sent[:2]])
-    _arrays._remembered.cache_clear()
-    monkeypatch.setattr(
-        _arrays, "_decode", lambda text, decode=_arrays._decode: parsed.append(text) or decode(text)
-    )
-    got = ringcast.unpack(packed)
-    assert len(parsed) == 1
-    first, second, third = *got[0], got[1]
+    sent = np.zeros(3, [("a", "<i4"), ("b", "S2")])
+    first, second = ringcast.unpack(ringcast.pack([sent, sent.copy()]))
     first.dtype.names = ("x", "y")
-    assert (first.dtype.names, second.dtype.names, third.dtype) == (
-        ("x", "y"),
-        ("a", "b"),
-        sent.dtype,
-    )
-
-
-def test_random_dtypes_are_within_their_elements_or_refused():
-    script = pathlib.Path(__file__).parents[1] / "fuzz/dtypes.py"
-    done = subprocess.run(
-        [sys.executable, "-B", str(script), "--jobs=1", "--rounds=3000"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and "hostile dtypes: 3000" in done.stdout, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("error", [TimeoutError, ValueError, KeyboardInterrupt])
-def test_what_a_signal_handler_raises_is_no_damage(monkeypatch, error):
-    def interrupted(state, *_):
-        raise error("of a handler")
-
-    packed = of("|V6")
-    ringcast.unpack(packed)
-    _arrays._remembered.cache_clear()
-    monkeypatch.setattr(_arrays, "_simple", interrupted)
-    with pytest.raises(error, match="of a handler"):
-        ringcast.unpack(packed)
+    assert (first.dtype.names, second.dtype.names) == (("x", "y"), ("a", "b"))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_another_state_is_refused(name):
-    with pytest.raises(ringcast.ProtocolError, match="^the frame is damaged "):
+    with pytest.raises(ringcast.ProtocolError):
         ringcast.unpack(HOSTILE[name])
 
 

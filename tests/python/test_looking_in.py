@@ -18,30 +18,16 @@ import tracemalloc
 import numpy as np
 import pytest
 import values
+from hostile import DICT, KEYED, LEAF, NONE, NUMPY, OBJECT, PICKLE, TENSOR, WRONG, XXH3
+from hostile import entry, frame_of
 from hypothesis import given, settings
 from needs import needs_torch, torch
-from peers import WATCHDOG, still_works
-from test_hostile_frames import (
-    BOMBS,
-    DICT,
-    HOSTILE,
-    KEYED,
-    LEAF,
-    NONE,
-    NUMPY,
-    OBJECT,
-    PICKLE,
-    TENSOR,
-    entry,
-    frame_of,
-    send_frame,
-)
+from peers import WATCHDOG, send_frame, still_works
+from test_hostile_memory import BOMBS
 
 import ringcast
 
 pytestmark = pytest.mark.alike
-
-XXH3 = 128
 
 
 @dataclasses.dataclass
@@ -376,10 +362,10 @@ def each_look(frame):
     return answers
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_damaged_frame_does_no_harm(ring, name):
     writer, reader = ring
-    send_frame(writer, HOSTILE[name])
+    send_frame(writer, WRONG[name])
     with reader.next(0) as frame:
         each_look(frame)
     assert still_works(writer, reader)
@@ -401,9 +387,8 @@ def test_damage_that_belongs_to_an_item_is_found(ring):
         "two of one key": [entry(NONE, KEYED), entry(NONE, KEYED)],
     }
     for name, entries in frames.items():
-        data = bytearray(frame_of(DICT, entries, LIST if len(entries) > 1 else b"\xff"))
-        struct.pack_into("<H", data, 4, 2)  # the version that has nested values
-        send_frame(writer, data)
+        data = LIST if len(entries) > 1 else b"\xff"
+        send_frame(writer, frame_of(DICT, entries, data, version=2))
         with reader.next(0) as frame:
             look = frame.keys if name == "two of one key" else lambda: frame[""]  # noqa: B023
             with pytest.raises(ringcast.ProtocolError):
@@ -440,9 +425,7 @@ def hashed_frame(objects, values):
         )
     ]
     entries += [entry(OBJECT, KEYED, size=len(stream), key=key) for key in keys[1:]]
-    data = bytearray(frame_of(DICT, entries, stream, names))
-    struct.pack_into("<H", data, 4, 2)  # the version that has nested values
-    return bytes(data)
+    return frame_of(DICT, entries, stream, names, version=2)
 
 
 def test_streams_that_share_their_bytes_are_refused_by_each_look(ring):

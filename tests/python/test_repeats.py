@@ -10,12 +10,11 @@ import struct
 import uuid
 
 import natives
-from prints import print_of
 import numpy as np
 import pytest
+from hostile import BYTES, DICT, KEYED, NONE, OBJECT, T, entry, frame_of
 from needs import torch
-from test_hostile_frames import BYTES, DICT, KEYED, NONE, entry, frame_of
-from test_hostile_objects import BACK, ITEM, LIST, MARK, OBJECT
+from prints import print_of
 
 import ringcast
 
@@ -212,24 +211,22 @@ def dict_frame(stream):
         entry(NONE, KEYED, key=(1, 1)),
         entry(OBJECT, KEYED, 1, len(stream), key=(2, 1)),
     ]
-    data = bytearray(frame_of(DICT, entries, bytes(stream), b"abc"))
-    struct.pack_into("<H", data, 4, 2)  # the version
-    return bytes(data)
+    return frame_of(DICT, entries, bytes(stream), b"abc", version=2)
 
 
 def test_an_item_by_its_number():
-    got = ringcast.unpack(dict_frame([ITEM, 0]))
-    assert got == {"a": bytes([ITEM]), "b": None, "c": bytes([ITEM])} and got["a"] is got["c"]
+    got = ringcast.unpack(dict_frame([T.ITEM, 0]))
+    assert got == {"a": bytes([T.ITEM]), "b": None, "c": bytes([T.ITEM])} and got["a"] is got["c"]
 
 
 REFUSED = {
-    "None": [ITEM, 1],
-    "itself": [ITEM, 2],
-    "itself, in a list": [LIST, 1, ITEM, 2],
-    "none": [ITEM, 3],
-    "far away": [ITEM, 254, *b"\xff" * 8],
-    "what an earlier stream marked, which is none": [BACK, 0],
-    "further back than all marks": [LIST, 2, MARK, LIST, 0, BACK, 5],
+    "None": [T.ITEM, 1],
+    "itself": [T.ITEM, 2],
+    "itself, in a list": [T.LIST, 1, T.ITEM, 2],
+    "none": [T.ITEM, 3],
+    "far away": [T.ITEM, 254, *b"\xff" * 8],
+    "what an earlier stream marked, which is none": [T.BACK, 0],
+    "further back than all marks": [T.LIST, 2, T.MARK, T.LIST, 0, T.BACK, 5],
 }
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import ringcast
 import values
+from hostile import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of
 from keeping import (
     KEEPS,
     LOOKS,
@@ -35,19 +36,8 @@ from keeping import (
     tensor,
 )
 from needs import needs_torch, torch
-from peers import WATCHDOG
+from peers import WATCHDOG, send_frame
 from recycling import recycling
-from test_hostile_frames import (
-    BYTES,
-    DICT,
-    INT64,
-    KEYED,
-    NUMPY,
-    TENSOR,
-    entry,
-    frame_of,
-    send_frame,
-)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import sys
 import zoneinfo
 
 import pytest
-from test_hostile_objects import DATACLASS, INSTANCE, NONE, class_token, frame
+from hostile import nested
 
 import ringcast
 
@@ -132,9 +132,7 @@ def test_an_error_of_an_imported_module_arrives_as_it_is(tmp_path, monkeypatch, 
     (tmp_path / "module_that_fails.py").write_text(f"raise {kind.__name__}('mine')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(kind, match="^mine$") as raised:
-        ringcast.unpack(
-            frame([*class_token(DATACLASS, "module_that_fails", "Class", "a"), INSTANCE, 0, NONE])
-        )
+        ringcast.unpack(nested("dataclass/module_that_fails/Class/a INSTANCE 0 NONE"))
     assert type(raised.value) is kind
 
 

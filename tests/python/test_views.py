@@ -14,15 +14,15 @@ import signal
 import struct
 import threading
 
-from prints import print_of
 import numpy as np
 import pytest
 import values
+from hostile import INT64, NUMPY, TENSOR, VALUE, entry, frame_of
 from hypothesis import given, settings
 from looks import resident
 from needs import needs_torch, torch
-from peers import WATCHDOG, in_a_fork, still_works
-from test_hostile_frames import INT64, NUMPY, TENSOR, VALUE, entry, frame_of, send_frame
+from peers import WATCHDOG, in_a_fork, send_frame, still_works
+from prints import print_of
 
 import ringcast
 

@@ -21,46 +21,37 @@ class Damage(Recordings):
         start, end = places[-1]
         before = self.dump()[-1]
         for cut in range(start, end + 1):
-            lines = self.write(data[:cut]).dump()
-            summary = lines[-1]
+            found = self.write(data[:cut]).dump()[-1]
             is_whole = cut == end
-            self.assertEqual(
-                (summary["frames"], summary["state"]), (4 + is_whole, "not ended"), cut
-            )
-            self.assertEqual(summary["torn_bytes"], 0 if is_whole else cut - start)
-            self.assertEqual((summary["damages"], summary["missing_frames"]), (0, 0))
-        self.assertEqual(summary["hash"], before["hash"])
+            self.assertEqual((found["frames"], found["state"]), (4 + is_whole, "not ended"), cut)
+            self.assertEqual(found["torn_bytes"], 0 if is_whole else cut - start)
+            self.assertEqual((found["damages"], found["missing_frames"]), (0, 0))
+        self.assertEqual(found["hash"], before["hash"])
 
     def test_a_torn_file_whose_rest_is_zeros(self):
         data, places, _ = self.whole(count=5, least=3000, most=9000)
         start, end = places[-1]
         for cut in range(start, end, 509):
-            summary = self.write(data[:cut] + bytes(1 << 20)).dump()[-1]
-            self.assertEqual((summary["frames"], summary["damages"]), (4, 0))
+            found = self.write(data[:cut] + bytes(1 << 20)).dump()[-1]
+            self.assertEqual((found["frames"], found["damages"]), (4, 0))
             # Only zeros: nothing is torn.
-            self.assertEqual(summary["torn_bytes"] == 0, cut == start)
+            self.assertEqual(found["torn_bytes"] == 0, cut == start)
             self.assertEqual(self.replay()[1]["frames"], 4)
 
-    def test_a_block_that_was_never_written_is_no_damage_of_a_file_without_an_end(self):
+    def test_blocks_that_were_never_written_are_no_damage_of_a_file_without_an_end(self):
         data, places, _ = self.whole(count=60, least=1000, most=3000)
         end = places[-1][1]
         hole = data[: 5 * BLOCK] + bytes(3 * BLOCK) + data[8 * BLOCK : end]
-        summary = self.write(hole).dump()[-1]
-        self.assertEqual(
-            (summary["damages"], summary["frames"] + summary["missing_frames"]), (0, 60)
-        )
-        self.assertGreater(summary["unwritten_bytes"], 3 * BLOCK - 1)
+        found = self.write(hole).dump()[-1]
+        self.assertEqual((found["damages"], found["frames"] + found["missing_frames"]), (0, 60))
+        self.assertGreater(found["unwritten_bytes"], 3 * BLOCK - 1)
         self.write(hole + data[end:]).dump(status=1)  # with an end it is
-
-    def test_a_block_within_a_frame_that_was_never_written(self):
+        self.file.unlink()
         data, places, _ = self.whole(count=5, least=50000, most=50000)
-        hole = (places[2][0] // BLOCK + 3) * BLOCK
-        self.write(data[:hole] + bytes(BLOCK) + data[hole + BLOCK : places[-1][1]])
-        lines = self.dump()
-        self.assertEqual(
-            [line["type"] for line in lines[1:-1]],
-            ["frame", "frame", "unwritten", "frame", "frame"],
-        )
+        hole = (places[2][0] // BLOCK + 3) * BLOCK  # within a frame
+        lines = self.write(data[:hole] + bytes(BLOCK) + data[hole + BLOCK : places[-1][1]]).dump()
+        kinds = [line["type"] for line in lines[1:-1]]
+        self.assertEqual(kinds, ["frame", "frame", "unwritten", "frame", "frame"])
         self.assertEqual((lines[-1]["damages"], lines[-1]["missing_frames"]), (0, 1))
 
     def test_damage_in_the_middle_costs_only_what_is_damaged(self):
@@ -72,27 +63,24 @@ class Damage(Recordings):
             start, end = places[number]
             size = whole[1 + number]["bytes"]
             hash_at = start + 48 + (size + 7) // 8 * 8
-            place = chance.choice(
-                [chance.randrange(start, start + 48 + size), chance.randrange(hash_at, hash_at + 8)]
+            within = chance.choice([(start, start + 48 + size), (hash_at, hash_at + 8)])
+            lines = self.flipped(data, chance.randrange(*within), chance.randrange(8)).dump(
+                status=1
             )
-            changed = bytearray(data)
-            changed[place] ^= 1 << chance.randrange(8)
-            lines = self.write(changed).dump(status=1)
-            damage = of_type(lines, "damage")
-            self.assertEqual(len(damage), 1, (round, place))
-            self.assertEqual(
-                (damage[0]["offset"], damage[0]["bytes"], damage[0]["frames"]),
-                (start, end - start, 1),
-            )
-            frames = of_type(lines, "frame")
-            self.assertEqual(
-                [frame["position"] for frame in frames], self.positions(whole, {number})
-            )
+            found = [(at["offset"], at["bytes"], at["frames"]) for at in of_type(lines, "damage")]
+            self.assertEqual(found, [(start, end - start, 1)], round)
+            self.assertEqual(self.positions(lines), self.positions(whole, {number}))
             self.assertEqual(lines[-1]["missing_frames"], 1)
         got, summary = self.replay(status=1)
         self.assertEqual((int(got.split()[0]), summary["damages"]), (39, 1))
 
-    def positions(self, lines, without):
+    def flipped(self, data, place, bit=0):
+        """The file with one bit changed."""
+        changed = bytearray(data)
+        changed[place] ^= 1 << bit
+        return self.write(changed)
+
+    def positions(self, lines, without=()):
         frames = of_type(lines, "frame")
         return [frame["position"] for number, frame in enumerate(frames) if number not in without]
 
@@ -103,12 +91,12 @@ class Damage(Recordings):
         swapped = data[: 6 * BLOCK] + inner[BLOCK:] + inner[:BLOCK] + data[9 * BLOCK :]
         lost = {n for n, (start, end) in enumerate(places) if end > 6 * BLOCK and start < 9 * BLOCK}
         lines = self.write(swapped).dump(status=1)
-        self.assertEqual(self.positions(lines, set()), self.positions(whole, lost))
+        self.assertEqual(self.positions(lines), self.positions(whole, lost))
         self.assertEqual(lines[-1]["missing_frames"], len(lost))
         gone = data[: 6 * BLOCK] + data[7 * BLOCK :]  # from here on no record is in its place
         lost = {n for n, (_, end) in enumerate(places) if end > 6 * BLOCK}
         lines = self.write(gone).dump()
-        self.assertEqual(self.positions(lines, set()), self.positions(whole, lost))
+        self.assertEqual(self.positions(lines), self.positions(whole, lost))
 
     def test_a_recording_within_a_recording_is_payload(self):
         inner, _, _ = self.whole(count=20, most=200)
@@ -124,14 +112,10 @@ class Damage(Recordings):
 
     def test_a_damaged_header_that_the_records_agree_with(self):
         data, _, _ = self.whole(count=5)
-        changed = bytearray(data)
-        changed[70] ^= 1  # the name
-        self.assertEqual(self.write(changed).dump(status=1)[-1]["frames"], 5)
-        changed = bytearray(data)
-        changed[24] ^= 1  # the id
-        done = run("dump", str(self.write(changed).file))
+        self.assertEqual(self.flipped(data, 70).dump(status=1)[-1]["frames"], 5)  # the name
+        done = run("dump", str(self.flipped(data, 24).file))  # the id
         self.assertEqual(done.returncode, 1)
-        self.assertIn("first block is damaged", done.stderr)
+        self.assertIn("first block", done.stderr)
 
     def test_the_capacity_in_the_file_takes_no_memory(self):
         data, _, _ = self.whole(count=5)
@@ -152,19 +136,15 @@ class Damage(Recordings):
     def test_names_of_files_do_not_control_the_terminal(self):
         data, _, _ = self.whole(count=5)
         file = self.folder / "\u202egnp\u2028\x9b2J\x1b[2J.rcrec"
-        self.file = file.with_name(file.name + "\U000e0041")  # is not there
+        missing = file.with_name(file.name + "\U000e0041")
         file.write_bytes(data[:-100])
-        for name in (file, self.file):
-            for words in (
-                ["dump"],
-                ["dump", "--format", "json"],
-                ["replay"],
-                ["replay", "--format", "json"],
-            ):
-                done = run(*words, str(name))
-                text = (done.stdout + done.stderr).replace("\n", "")
-                self.assertTrue(text.isprintable(), (words, text))
-                self.assertIn("gnp" if name == self.file else "", text)
+        for name in (file, missing):
+            for command in ("dump", "replay"):
+                for words in ([command], [command, "--format", "json"]):
+                    done = run(*words, str(name))
+                    text = (done.stdout + done.stderr).replace("\n", "")
+                    self.assertTrue(text.isprintable(), (words, text))
+                    self.assertIn("gnp" if name == missing else "", text)
         self.assertEqual(self.dump(file=file)[0]["file"], str(file))
 
     def test_other_files(self):
@@ -188,24 +168,18 @@ class Damage(Recordings):
         for round in range(150):
             changed = bytearray(data)
             for _ in range(chance.choice((1, 2, 10, 100))):
-                place = (
-                    chance.randrange(len(changed))
-                    if chance.random() < 0.5
-                    else chance.randrange(24)
-                )
+                anywhere = chance.randrange(len(changed))
+                place = chance.choice((anywhere, chance.randrange(24)))
                 kind = chance.random()
                 if kind < 0.6:
                     changed[place] ^= 1 << chance.randrange(8)
                 elif kind < 0.7:
-                    del changed[place : place + chance.randrange(200)]
+                    del changed[place + 1 : place + chance.randrange(200)]
                 elif kind < 0.8:
                     changed[place:place] = changed[place : place + chance.randrange(200)]
                 else:
-                    changed[place : place + 8] = chance.choice(
-                        (bytes(8), b"\xff" * 8, b"\x00" * 7 + b"\x7f")
-                    )
-                if not changed:
-                    break
+                    words = bytes(8), b"\xff" * 8, b"\x00" * 7 + b"\x7f"
+                    changed[place : place + 8] = chance.choice(words)
             self.write(changed)
             for command in (["dump", "--data"], ["replay", "--fast"]):
                 done = run(*command, str(self.file))

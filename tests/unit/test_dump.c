@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "ringcast/inspect.h"
-#include "tests/support/hostile_frame.h"
+#include "tests/support/frame_items.h"
 #include "tests/support/suite.h"
 #include "tools/dump.h"
 
@@ -62,10 +62,9 @@ LOOP_TEST(bytes_that_entries_share_are_damage, 0, 4) {
                                .bytes = i == 0 && !of_key ? LONG : 1};
   }
   uint8_t *frame = build(items, ENTRIES, &bytes);
-  memcpy(&first, frame + ENTRY(0, kind) - offsetof(struct ringcast_frame_entry, kind),
-         sizeof first);
+  memcpy(&first, frame + sizeof(struct ringcast_frame_header), sizeof first);
   for (int i = 1; i < ENTRIES; i++) {
-    uint8_t *at = frame + ENTRY(i, kind) - offsetof(struct ringcast_frame_entry, kind);
+    uint8_t *at = frame + sizeof(struct ringcast_frame_header) + (size_t)i * sizeof entry;
     memcpy(&entry, at, sizeof entry);
     if (of_key) entry.key_offset = first.key_offset, entry.key_bytes = first.key_bytes;
     else entry.offset = first.offset, entry.bytes = first.bytes;

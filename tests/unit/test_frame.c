@@ -326,74 +326,92 @@ static void begin(struct ringcast_frame_builder *builder, uint8_t *memory,
   ck_assert_int_eq(ringcast_build_begin(builder, memory, 1024, sum, root, 0), 0);
 }
 
-TEST(what_the_plan_did_not_count_has_no_room) {
+/* What is built by one call, for tables of those that are refused: of a kind, with a key. */
+struct call {
+  int code;
+  uint16_t kind;
+  const char *key;
+  size_t key_bytes;
+  const void *data;
+  uint64_t bytes;
+  uint32_t flags;
+  int64_t scalar;
+  bool is_scalar, is_object;
+};
+
+static int call(struct ringcast_frame_builder *builder, const struct call *is) {
+  if (is->is_scalar)
+    return ringcast_build_scalar(builder, is->kind, is->key, is->key_bytes, is->scalar);
+  if (is->is_object)
+    return ringcast_build_object(builder, is->key, is->key_bytes, is->data, is->bytes, 0, 0, NULL);
+  return ringcast_build_data(builder, is->kind, is->key, is->key_bytes, is->data, is->bytes,
+                             is->flags, NULL);
+}
+
+#define K "k", 1
+#define SCALAR(code, kind, value) \
+  { code, RINGCAST_ITEM_##kind, K, .scalar = (value), .is_scalar = true }
+#define DATA(code, kind, from, size, more) \
+  { code, RINGCAST_ITEM_##kind, K, .data = (from), .bytes = (size), .flags = (more) }
+#define NEST(code, from, size) \
+  { code, RINGCAST_ITEM_OBJECT, K, .data = (from), .bytes = (size), .is_object = true }
+/* clang-format off */
+static const struct call REFUSED[] = {
+    /* What the plan did not count: 3 bytes of a key, 8 of data. */
+    {-ENOSPC, RINGCAST_ITEM_INT, "four", 4, .is_scalar = true},
+    {-ENOSPC, RINGCAST_ITEM_INT, "k", SIZE_MAX, .is_scalar = true},
+    DATA(-ENOSPC, BYTES, "123456789", 9, 0),
+    DATA(-ENOSPC, BYTES, "", UINT64_MAX, 0),
+    NEST(-ENOSPC, NESTED, 4096),
+    /* What no reader would take. */
+    {-EINVAL, RINGCAST_ITEM_INT, NULL, 1, .is_scalar = true},
+    SCALAR(-EINVAL, FLOAT, 1),
+    SCALAR(-EINVAL, STR, 1),
+    SCALAR(-EINVAL, LEAF, -1),
+    SCALAR(-EINVAL, OBJECT, 0),
+    DATA(-EINVAL, INT, "x", 1, 0),
+    DATA(-EINVAL, TENSOR, "x", 1, 0),
+    DATA(-EINVAL, OBJECT, NESTED, 4, 0),
+    DATA(-EINVAL, STR, NULL, 1, 0),
+    DATA(-EINVAL, STR, "x", 1, RINGCAST_ITEM_SHA256),
+    DATA(-EINVAL, STR, "x", 1, RINGCAST_ITEM_PADDED),
+    DATA(-EINVAL, STR, "x", 1, RINGCAST_ITEM_CUDA),
+    {-EINVAL, RINGCAST_ITEM_STR, NULL, 0, "x", 1, .flags = RINGCAST_ITEM_KEYED},
+    NEST(-EINVAL, NESTED, 0),
+    NEST(-EINVAL, NULL, 4),
+};
+/* clang-format on */
+
+TEST(the_builder_refuses_what_was_not_planned_or_no_reader_would_take) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder, before;
   struct ringcast_tensor tensor = {.data = "x", .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
   uint8_t memory[1024];
   size_t bytes = 77;
   ringcast_plan_item(&sum, 3, 8);
+  begin(&builder, memory, &sum, RINGCAST_ROOT_VALUE);
+  /* A key, but no dict. */
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, K, 1), -EINVAL);
   begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
   before = builder;
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "four", 4, 1), -ENOSPC);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &tensor),
-                   -ENOSPC); /* no room for its shape */
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, memory, 9, 0, NULL),
-                   -ENOSPC);
-  ck_assert_int_eq(
-      ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, "", UINT64_MAX, 0, NULL), -ENOSPC);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", SIZE_MAX, 1), -ENOSPC);
+  for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++)
+    ck_assert_msg(call(&builder, &REFUSED[i]) == REFUSED[i].code, "call %zu", i);
+  /* No room for its shape; no data; too many dimensions. */
+  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &tensor), -ENOSPC);
+  tensor.data = NULL;
+  tensor.ndim = 0;
+  ck_assert_int_eq(ringcast_build_tensor(&builder, K, &tensor), -EINVAL);
+  tensor.ndim = 65;
+  ck_assert_int_eq(ringcast_build_tensor(&builder, K, &tensor), -EINVAL);
   ck_assert_mem_eq(&builder, &before, sizeof builder); /* a refusal changes nothing */
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), -EINVAL);
   ck_assert_uint_eq(bytes, 77);
   ck_assert_int_eq(
       ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "key", 3, "12345678", 8, 0, NULL), 0);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, NULL, 0, 0),
-                   -ENOSPC); /* one entry too many */
+  /* One entry too many. */
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, NULL, 0, 0), -ENOSPC);
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_uint_eq(bytes, ringcast_plan_bytes(&sum));
-}
-
-TEST(the_builder_refuses_what_no_reader_would_take) {
-  struct ringcast_frame_plan sum = {.count = 4, .meta = 400, .data = 200};
-  struct ringcast_frame_builder builder, before;
-  struct ringcast_tensor tensor = {.data = NULL, .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
-  uint8_t memory[1024];
-  begin(&builder, memory, &sum, RINGCAST_ROOT_VALUE);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", 1, 1),
-                   -EINVAL); /* a key, but no dict */
-  begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
-  before = builder;
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, NULL, 1, 1), -EINVAL);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_FLOAT, "k", 1, 1), -EINVAL);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_STR, "k", 1, 1), -EINVAL);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "k", 1, -1), -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_INT, "k", 1, "x", 1, 0, NULL),
-                   -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_TENSOR, "k", 1, "x", 1, 0, NULL),
-                   -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, NULL, 1, 0, NULL),
-                   -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, 64, NULL),
-                   -EINVAL);
-  ck_assert_int_eq(
-      ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "x", 1, RINGCAST_ITEM_KEYED, NULL),
-      -EINVAL);
-  ck_assert_int_eq(
-      ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, RINGCAST_ITEM_PADDED, NULL),
-      -EINVAL);
-  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_OBJECT, "k", 1, NESTED, 4, 0, NULL),
-                   -EINVAL);
-  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_OBJECT, "k", 1, 0), -EINVAL);
-  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 0, 0, 0, NULL),
-                   -EINVAL); /* no bytes */
-  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NULL, 4, 0, 0, NULL),
-                   -EINVAL); /* nor a place for them */
-  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 4096, 0, 0, NULL), -ENOSPC);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL); /* no data */
-  tensor.ndim = 65;
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL);
-  ck_assert_mem_eq(&builder, &before, sizeof builder);
 }
 
 TEST(an_objects_parts_are_among_the_entries) {
@@ -457,6 +475,81 @@ TEST(a_plan_may_be_more_than_is_used) {
   ck_assert_mem_eq(item.data, "text", 4);
   for (const uint8_t *at = memory + 113; at < (const uint8_t *)item.data; at++)
     ck_assert_uint_eq(*at, 0);
+}
+
+/* ---- Tensors of devices ---------------------------------------------------------------------- */
+
+enum { CUDA = RINGCAST_ITEM_CUDA, CUPY = RINGCAST_ITEM_CUPY, JAX = RINGCAST_ITEM_JAX };
+
+TEST(nothing_of_a_tensor_elsewhere_is_in_the_frame) {
+  struct ringcast_frame_plan sum = {0};
+  ringcast_plan_device_tensor(&sum, 4, 2);
+  ringcast_plan_device_tensor(&sum, 4, 2);
+  /* Keys and dimensions, each of these on 8 bytes. */
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), 48 + 2 * 64 + 8 + 32 + 8 + 32);
+}
+
+/* The stored and the honest ones of tests/vectors are built and read by test_frame_hostile. */
+TEST(a_tensor_elsewhere_may_be_larger_than_any_frame_and_a_part) {
+  struct ringcast_frame_plan sum = {.count = 2, .meta = 128, .data = 64};
+  struct ringcast_frame_builder builder;
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  const struct ringcast_tensor huge = {
+      NULL, U8, 2, (const int64_t[]){INT64_MAX, 1}, (const int64_t[]){1, 7}, CUDA};
+  uint8_t memory[1024];
+  size_t bytes;
+  begin(&builder, memory, &sum, RINGCAST_ROOT_VALUE);
+  ck_assert_int_eq(ringcast_build_object(&builder, NULL, 0, NESTED, 4, 1, 1, NULL), 0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, NULL, 0, &huge, (uint64_t)1 << 63), 0);
+  ck_assert_int_eq(ringcast_build_hash(&builder, 1, RINGCAST_ITEM_SHA256, 5), 0);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), -EINVAL); /* it names no words */
+  ck_assert_int_eq(ringcast_build_device(&builder, 1, 0, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_device(&builder, 1, 1, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
+  ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
+  ck_assert_int_eq(ringcast_frame_item(&reader, 1, &item), 0);
+  ck_assert_uint_eq(item.bytes, INT64_MAX);
+  ck_assert_uint_eq(item.device_offset, (uint64_t)1 << 63);
+  ck_assert_uint_eq(item.flags, CUDA | RINGCAST_ITEM_SHA256);
+}
+
+TEST(a_tensor_of_no_device_or_of_two_libraries_is_not_built) {
+  static const uint32_t bad_flags[] = {0,
+                                       RINGCAST_ITEM_TORCH,
+                                       CUPY,
+                                       JAX,
+                                       CUPY | JAX,
+                                       CUDA | CUPY | JAX,
+                                       CUDA | RINGCAST_ITEM_KEYED,
+                                       CUDA | RINGCAST_ITEM_XXH3,
+                                       CUDA | 1u << 31};
+  struct ringcast_frame_plan sum = {.count = 2, .meta = 128, .data = 64};
+  struct ringcast_frame_builder builder, before;
+  struct ringcast_tensor tensor = {NULL, F32, 1, (const int64_t[]){6}, NULL, CUDA};
+  uint8_t memory[1024], then[1024];
+  begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
+  before = builder;
+  memcpy(then, memory, sizeof then);
+  for (size_t i = 0; i < sizeof bad_flags / sizeof *bad_flags; i++) {
+    tensor.flags = bad_flags[i];
+    ck_assert_int_eq(ringcast_build_device_tensor(&builder, K, &tensor, 0), -EINVAL);
+    tensor.data = memory; /* nor in the frame */
+    if (bad_flags[i] & (CUDA | CUPY | JAX))
+      ck_assert_int_eq(ringcast_build_tensor(&builder, K, &tensor), -EINVAL);
+    tensor.data = NULL;
+  }
+  tensor.flags = CUDA;
+  for (int64_t size = -1; size <= 0; size++) {
+    tensor.shape = &size;
+    ck_assert_int_eq(ringcast_build_device_tensor(&builder, K, &tensor, 0), -EINVAL);
+  }
+  tensor.shape = (const int64_t[]){6};
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, K, &tensor, UINT64_MAX - 23), -EINVAL);
+  ck_assert_mem_eq(&builder, &before, sizeof builder);
+  ck_assert_mem_eq(memory, then, sizeof then); /* nothing has changed */
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, K, &tensor, UINT64_MAX - 24), 0);
 }
 
 RUN_TESTS("frame", NULL, NULL)

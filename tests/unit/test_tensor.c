@@ -10,8 +10,7 @@
 #include "ringcast/frame.h"
 #include "tests/support/suite.h"
 
-static const struct ringcast_dtype U8 = {1, 8, 1}, I64 = {0, 64, 1}, F32 = {2, 32, 1},
-                                   INT4 = {0, 4, 1};
+static const struct ringcast_dtype I64 = {0, 64, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
 static const struct ringcast_dtype WHOLE[] = {{1, 8, 1},   {2, 16, 1}, {2, 32, 1}, {2, 64, 1},
                                               {5, 128, 1}, {1, 8, 3},  {2, 32, 5}, {6, 8, 1},
                                               {17, 4, 2},  {0, 12, 2}};
@@ -35,13 +34,6 @@ static uint64_t bytes_of(struct ringcast_tensor tensor) {
   uint64_t bytes = UINT64_MAX;
   ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &bytes), 0);
   return bytes;
-}
-
-static int refusal_of(struct ringcast_tensor tensor) {
-  uint64_t bytes = 77;
-  int rc = ringcast_tensor_bytes(&tensor, &bytes);
-  ck_assert_uint_eq(bytes, 77); /* outputs are set only on success */
-  return rc;
 }
 
 /* Packs into a block of exactly the right size and compares with the element-wise copy. */
@@ -83,117 +75,92 @@ static void pack_in_exact_memory(struct ringcast_tensor tensor) {
   free(memory);
 }
 
-TEST(bytes_are_elements_times_their_size) {
-  int64_t shape[] = {3, 5, 2};
-  ck_assert_uint_eq(bytes_of(tensor_of(U8, 3, shape, NULL, NULL)), 30);
-  ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, shape, NULL, NULL)), 120);
-  ck_assert_uint_eq(bytes_of(tensor_of(F32, 0, NULL, NULL, NULL)), 4);
-  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){5, 128, 1}, 1, shape, NULL, NULL)),
-                    48);
-  ck_assert_uint_eq(
-      bytes_of(tensor_of((struct ringcast_dtype){2, 255, 65535}, 1, (int64_t[]){8}, NULL, NULL)),
-      255u * 65535);
+/* ---- Bytes ----------------------------------------------------------------------------------- */
+
+enum { PADDED = RINGCAST_ITEM_PADDED };
+#define BIG ((int64_t)1 << 32)
+#define MAX INT64_MAX
+static const int64_t ONES[RINGCAST_MAX_NDIM + 1] = {[0 ... RINGCAST_MAX_NDIM] = 1};
+
+#define SHAPE(...) \
+  sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]) { __VA_ARGS__ }
+/* What a tensor's elements take. NONE: they can't be counted, or the tensor is none. */
+#define NONE UINT64_MAX
+/* clang-format off */
+static const struct {
+  struct ringcast_dtype dtype;
+  int32_t ndim;
+  const int64_t *shape, *strides;
+  uint32_t flags;
+  uint64_t bytes;
+} SIZES[] = {
+    {{1, 8, 1}, SHAPE(3, 5, 2), NULL, 0, 30},
+    {{2, 32, 1}, SHAPE(3, 5, 2), NULL, 0, 120},
+    {{2, 32, 1}, 0, NULL, NULL, 0, 4},
+    {{5, 128, 1}, SHAPE(3), NULL, 0, 48},
+    {{2, 255, 65535}, SHAPE(8), NULL, 0, 255u * 65535},
+    /* Less than eight bits round up once, and not in each row; all bits need not fit in 64. */
+    {{0, 4, 1}, SHAPE(5), NULL, 0, 3},
+    {{0, 4, 1}, SHAPE(3, 3), NULL, 0, 5},
+    {{0, 1, 1}, SHAPE(17), NULL, 0, 3},
+    {{15, 6, 1}, SHAPE(9), NULL, 0, 7},
+    {{17, 4, 2}, SHAPE(9), NULL, 0, 9},
+    {{0, 4, 1}, 0, NULL, NULL, 0, 1},
+    {{0, 7, 1}, SHAPE(MAX), NULL, 0, 8070450532247928832u},
+    /* They go in C order only; a stride that nobody takes does not matter. */
+    {{0, 4, 1}, SHAPE(1, 5), (const int64_t[]){99, 1}, 0, 3},
+    {{0, 4, 1}, SHAPE(5), (const int64_t[]){2}, 0, NONE},
+    {{0, 4, 1}, SHAPE(5), (const int64_t[]){0}, 0, NONE},
+    {{0, 4, 1}, SHAPE(5), (const int64_t[]){-1}, 0, NONE},
+    {{0, 4, 1}, SHAPE(2, 3), (const int64_t[]){1, 2}, 0, NONE},
+    /* Padded, each takes bytes of its own. */
+    {{0, 4, 1}, SHAPE(5), NULL, PADDED, 5},
+    {{0, 4, 1}, 0, NULL, NULL, PADDED, 1},
+    {{1, 1, 1}, SHAPE(3, 3), NULL, PADDED, 9},
+    {{15, 6, 3}, SHAPE(2), NULL, PADDED, 6},
+    {{0, 4, 1}, SHAPE(MAX), NULL, PADDED, MAX},
+    {{0, 12, 1}, SHAPE(MAX), NULL, PADDED, NONE},
+    {{1, 8, 1}, SHAPE(4), NULL, PADDED, NONE},
+    {{17, 4, 2}, SHAPE(4), NULL, PADDED, NONE},
+    {{0, 0, 1}, 0, NULL, NULL, PADDED, NONE},
+    /* Empty. */
+    {{2, 32, 1}, SHAPE(0), NULL, 0, 0},
+    {{2, 32, 1}, SHAPE(4, 0, 7), NULL, 0, 0},
+    {{2, 32, 1}, SHAPE(MAX, 0), NULL, 0, 0},
+    {{0, 4, 1}, SHAPE(0, 3), NULL, 0, 0},
+    /* Too many to be counted, or their strides. */
+    {{0, 64, 1}, SHAPE(MAX / 8), NULL, 0, MAX - 7},
+    {{0, 64, 1}, SHAPE(MAX / 8 + 1), NULL, 0, NONE},
+    {{0, 64, 1}, SHAPE(MAX), NULL, 0, NONE},
+    {{1, 8, 1}, SHAPE(BIG, BIG), NULL, 0, NONE},
+    {{1, 8, 1}, SHAPE(BIG, 3, BIG, 1), NULL, 0, NONE},
+    {{1, 8, 1}, SHAPE(BIG, BIG, 0), NULL, 0, NONE},
+    /* Out of range. */
+    {{1, 8, 1}, RINGCAST_MAX_NDIM, ONES, NULL, 0, 1},
+    {{1, 8, 1}, RINGCAST_MAX_NDIM + 1, ONES, NULL, 0, NONE},
+    {{1, 8, 1}, -1, ONES, NULL, 0, NONE},
+    {{1, 8, 1}, 1, NULL, NULL, 0, NONE},
+    {{1, 8, 1}, SHAPE(-1), NULL, 0, NONE},
+    {{1, 8, 1}, SHAPE(-1, -1), NULL, 0, NONE},
+    {{1, 8, 1}, SHAPE(0, INT64_MIN), NULL, 0, NONE},
+    {{2, 0, 1}, 0, NULL, NULL, 0, NONE},
+    {{2, 32, 0}, 0, NULL, NULL, 0, NONE},
+    {{18, 8, 1}, 0, NULL, NULL, 0, NONE},
+};
+/* clang-format on */
+
+LOOP_TEST(bytes_are_those_of_all_elements_or_the_tensor_is_refused, 0, COUNT(SIZES)) {
+  struct ringcast_tensor tensor =
+      tensor_of(SIZES[_i].dtype, SIZES[_i].ndim, SIZES[_i].shape, SIZES[_i].strides, NULL);
+  uint64_t bytes = 77;
+  tensor.flags = SIZES[_i].flags;
+  int rc = ringcast_tensor_bytes(&tensor, &bytes);
+  ck_assert_int_eq(rc, SIZES[_i].bytes == NONE ? -EINVAL : 0);
+  /* Outputs are set only on success. */
+  ck_assert_uint_eq(bytes, rc < 0 ? 77 : SIZES[_i].bytes);
 }
 
-TEST(bytes_of_less_than_eight_bits_round_up_once) {
-  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL)), 3);
-  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){3, 3}, NULL, NULL)),
-                    5); /* not a byte up in each row */
-  ck_assert_uint_eq(
-      bytes_of(tensor_of((struct ringcast_dtype){0, 1, 1}, 1, (int64_t[]){17}, NULL, NULL)), 3);
-  ck_assert_uint_eq(
-      bytes_of(tensor_of((struct ringcast_dtype){15, 6, 1}, 1, (int64_t[]){9}, NULL, NULL)), 7);
-  ck_assert_uint_eq(
-      bytes_of(tensor_of((struct ringcast_dtype){17, 4, 2}, 1, (int64_t[]){9}, NULL, NULL)), 9);
-  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 0, NULL, NULL, NULL)), 1);
-  /* The bits of all elements need not fit in 64. */
-  ck_assert_uint_eq(
-      bytes_of(tensor_of((struct ringcast_dtype){0, 7, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL)),
-      8070450532247928832u);
-}
-
-TEST(bytes_of_an_empty_tensor_are_none) {
-  ck_assert_uint_eq(bytes_of(tensor_of(F32, 1, (int64_t[]){0}, NULL, NULL)), 0);
-  ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, (int64_t[]){4, 0, 7}, NULL, NULL)), 0);
-  ck_assert_uint_eq(bytes_of(tensor_of(F32, 2, (int64_t[]){INT64_MAX, 0}, NULL, NULL)), 0);
-  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){0, 3}, NULL, NULL)), 0);
-}
-
-TEST(bytes_that_cannot_be_counted_are_refused) {
-  const int64_t big = (int64_t)1 << 32;
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){big, big}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8 + 1}, NULL, NULL)),
-                   -EINVAL);
-  ck_assert_uint_eq(bytes_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8}, NULL, NULL)),
-                    INT64_MAX - 7);
-  ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 4, (int64_t[]){big, 3, big, 1}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 3, (int64_t[]){big, big, 0}, NULL, NULL)),
-                   -EINVAL); /* nor its strides */
-}
-
-TEST(shapes_and_dtypes_out_of_range_are_refused) {
-  int64_t ones[RINGCAST_MAX_NDIM + 1];
-  for (int i = 0; i <= RINGCAST_MAX_NDIM; i++) ones[i] = 1;
-  ck_assert_uint_eq(bytes_of(tensor_of(U8, RINGCAST_MAX_NDIM, ones, NULL, NULL)), 1);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, RINGCAST_MAX_NDIM + 1, ones, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, -1, ones, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 1, NULL, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 1, (int64_t[]){-1}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){-1, -1}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){0, INT64_MIN}, NULL, NULL)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 0, 1}, 0, NULL, NULL, NULL)),
-                   -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 32, 0}, 0, NULL, NULL, NULL)),
-                   -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){18, 8, 1}, 0, NULL, NULL, NULL)),
-                   -EINVAL);
-}
-
-TEST(less_than_eight_bits_go_in_c_order_only) {
-  uint8_t data[3] = {0x21, 0x43, 0x05}, out[3] = {0};
-  struct ringcast_tensor tensor = tensor_of(INT4, 2, (int64_t[]){1, 5}, (int64_t[]){99, 1}, data);
-  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out),
-                   0); /* a stride that nobody takes does not matter */
-  ck_assert_mem_eq(out, data, 3);
-  ck_assert_int_eq(refusal_of(tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){2}, data)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){0}, data)), -EINVAL);
-  ck_assert_int_eq(refusal_of(tensor_of(INT4, 2, (int64_t[]){2, 3}, (int64_t[]){1, 2}, data)),
-                   -EINVAL);
-  tensor = tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){-1}, data + 2);
-  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL);
-}
-
-static struct ringcast_tensor padded(struct ringcast_tensor tensor) {
-  tensor.flags = RINGCAST_ITEM_PADDED;
-  return tensor;
-}
-
-TEST(padded_elements_each_take_bytes_of_their_own) {
-  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL))), 5);
-  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 0, NULL, NULL, NULL))), 1);
-  ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){1, 1, 1}, 2,
-                                              (int64_t[]){3, 3}, NULL, NULL))),
-                    9);
-  ck_assert_uint_eq(
-      bytes_of(padded(tensor_of((struct ringcast_dtype){15, 6, 3}, 1, (int64_t[]){2}, NULL, NULL))),
-      6);
-  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){INT64_MAX}, NULL, NULL))),
-                    INT64_MAX);
-  ck_assert_int_eq(refusal_of(padded(tensor_of((struct ringcast_dtype){0, 12, 1}, 1,
-                                               (int64_t[]){INT64_MAX}, NULL, NULL))),
-                   -EINVAL);
-}
-
-TEST(padding_where_there_is_nothing_to_pad_is_refused) {
-  for (int i = 0; i < COUNT(WHOLE); i++) {
-    ck_assert_int_eq(refusal_of(padded(tensor_of(WHOLE[i], 1, (int64_t[]){4}, NULL, NULL))),
-                     -EINVAL);
-  }
-  ck_assert_int_eq(
-      refusal_of(padded(tensor_of((struct ringcast_dtype){0, 0, 1}, 0, NULL, NULL, NULL))),
-      -EINVAL);
-}
+/* ---- Packing --------------------------------------------------------------------------------- */
 
 LOOP_TEST(padded_elements_pack_from_any_strides, 0, 6) {
   static const struct ringcast_dtype dtypes[] = {{0, 4, 1},  {1, 1, 1},  {1, 7, 1},
@@ -206,8 +173,8 @@ LOOP_TEST(padded_elements_pack_from_any_strides, 0, 6) {
   for (int i = 0; i < COUNT(strides); i++) {
     const uint8_t *first =
         data + (strides[i][0] < 0 ? 8 : 0) * item + (strides[i][1] < 0 ? 3 : 0) * item;
-    struct ringcast_tensor tensor =
-        padded(tensor_of(dtype, 2, (int64_t[]){3, 4}, strides[i], first));
+    struct ringcast_tensor tensor = tensor_of(dtype, 2, (int64_t[]){3, 4}, strides[i], first);
+    tensor.flags = PADDED;
     pack_and_compare(&tensor, item);
   }
 }
@@ -282,6 +249,14 @@ TEST(no_strides_mean_c_order) {
   struct ringcast_tensor tensor = tensor_of(F32, 2, (int64_t[]){2, 3}, NULL, data);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0);
   ck_assert_mem_eq(out, data, 24);
+}
+
+TEST(elements_of_less_than_a_byte_are_copied_as_they_lie) {
+  const uint8_t data[3] = {0x21, 0x43, 0x05};
+  uint8_t out[3] = {0};
+  struct ringcast_tensor tensor = tensor_of(INT4, 2, (int64_t[]){1, 5}, (int64_t[]){99, 1}, data);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0);
+  ck_assert_mem_eq(out, data, 3);
 }
 
 TEST(memory_need_not_be_aligned) {

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads the frames beside it with nothing but `struct` (and `hashlib`), and checks them against their
-.json.
+Reads frames with nothing but `struct` (and `hashlib`): those of frames.json, which it checks against
+what stands there, or those of files, whose meaning it prints.
 
-It follows README.md and shares no code with the library. Run without arguments it checks every
-vector of its own folder, and exits with 1 if one differs; given frames, it prints what they mean.
+It follows README.md and shares no code with the library.
 """
 
 import hashlib
@@ -26,7 +25,6 @@ FLAGS = (
 )
 PLACEMENTS = ["inline", "pool"]
 HASHES, CUDA, LIBRARIES = 64 | 128, 512, 1024 | 2048
-DAMAGED = json.loads(Path(__file__).with_name("damaged.json").read_text(encoding="utf-8"))
 MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, LARGEST = 1 << 24, 64, 1024, (1 << 63) - 1
 MAX_CLASSES = MAX_SHAPES = 256
 
@@ -52,6 +50,7 @@ class Frame:
         self.used = bytearray(len(raw))
         self.parts = set()  # the entries that are parts of an object
         self.marks = []  # for each value that is marked, whether it is complete
+        self.fields = []  # of each entry: its data, shape and strides, as they were found
         require(len(raw) >= HEADER.size, "shorter than a header")
         magic, self.version, root, self.tag, self.count, size, meta_bytes, *words = (
             HEADER.unpack_from(raw)
@@ -136,6 +135,8 @@ class Frame:
                 if kind == "object"
                 else plain(kind, offset, scalar, data)
             )
+        shape, strides = meaning.get("shape", []), meaning.get("strides", [])
+        self.fields.append((data, shape, strides))
         if flags & HASHES:
             meaning["hash"] = f"{hashed:016x}"
         named = [name for bit, name in enumerate(FLAGS) if bit > 0 and flags >> bit & 1]
@@ -190,16 +191,16 @@ class Frame:
         require(stream.at == len(data), "bytes after the value")
         require(stream.part == first + parts, "parts that are not used")
         for index in range(first, first + parts):
-            kind, flags = struct.unpack_from(
-                "<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8
-            )
-            require(
-                KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1,
-                "an entry that is no part",
-            )
+            kind, flags = self.kind_and_flags(index)
+            is_part = kind in ("tensor", "str", "bytes") and not flags & 1
+            require(is_part, "an entry that is no part")
             require(index not in self.parts, "a part of two objects")
             self.parts.add(index)
         return {"first": first, "parts": parts, "value": value}
+
+    def kind_and_flags(self, index):
+        fields = ENTRY.unpack_from(self.raw, HEADER.size + ENTRY.size * index)
+        return KINDS.get(fields[2]), fields[9]
 
     def dimensions(self, ndim, dims_offset):
         require(ndim <= MAX_NDIM, "ndim")
@@ -265,18 +266,11 @@ def plain(kind, offset, scalar, data):
 
 NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_list packed_tuple range slice".split()
 TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
-TAGS += "class object member scalar dtype device size part part_bytearray leaf named again".split()
-TAGS += "mark back item shape record absent".split()
-PACKED = {
-    0x01: "B",
-    0x02: "H",
-    0x04: "I",
-    0x11: "b",
-    0x12: "h",
-    0x14: "i",
-    0x18: "q",
-    0x28: "float",
-}
+TAGS += (
+    "class instance member scalar dtype device size part part_bytearray leaf named again".split()
+)
+TAGS += "mark back item shape record absent kind array part_array".split()
+PACKED = dict(zip((0x01, 0x02, 0x04, 0x11, 0x12, 0x14, 0x18, 0x28), [*"BHIbhiq", "float"]))
 CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum", 5: "instance"}
 
 
@@ -327,15 +321,101 @@ class Stream:
         if name in ("class", "shape"):
             (self.define if name == "class" else self.shape)()
             return self.value(depth)
-        if name in ("none", "false", "true"):
-            return {"none": None, "false": False, "true": True}[name]
-        return getattr(self, "read_" + name.rstrip("0123456789"))(name, depth)
+        return self.read(name, depth)
+
+    def read(self, name, depth):
+        match name:
+            case "none" | "false" | "true":
+                return {"none": None, "false": False, "true": True}[name]
+            case "int8" | "int16" | "int32" | "int64":
+                return int.from_bytes(self.take(int(name[3:]) // 8), "little", signed=True)
+            case "bigint":
+                return {"int": hex(int.from_bytes(self.take(self.count()), "little", signed=True))}
+            case "float":
+                return number(self.take(8))
+            case "complex":
+                return {name: [number(self.take(8))["float"] for _ in range(2)]}
+            case "ascii" | "utf8" | "wtf8":
+                return self.text(name, self.count())
+            case "named":
+                self.texts.append(self.text("utf-8", self.count()))
+                return self.texts[-1]
+            case "again":
+                return self.known(self.texts, "a text")
+            case "bytes" | "bytearray":
+                return {name: self.take(self.count()).hex()}
+            case "list":
+                return self.values(self.count(), depth)
+            case "tuple" | "set" | "frozenset":
+                return {name: self.values(self.count(), depth)}
+            case "range" | "slice":
+                return {name: self.values(3, depth)}
+            case "dict":
+                flat = self.values(2 * self.count(2), depth)
+                return {name: [list(pair) for pair in zip(flat[::2], flat[1::2])]}
+            case "record":
+                keys = self.known(self.shapes, "a shape")
+                return {"dict": [list(pair) for pair in zip(keys, self.values(len(keys), depth))]}
+            case "packed_list" | "packed_tuple":
+                numbers = self.packed()
+                return numbers if name == "packed_list" else {"tuple": numbers}
+            case "instance" | "member":
+                return self.instance(name == "member", depth)
+            case "absent":
+                return {name: True}
+            case "scalar":
+                code, bits, lanes = struct.unpack("<BBH", self.take(4))
+                require(bits > 0 and bits % 8 == 0 and lanes == 1, "a scalar that is no bytes")
+                return {name: [code, bits, lanes], "data": self.take(bits // 8).hex()}
+            case "dtype" | "device":
+                return {f"torch.{name}": self.text("utf-8", self.count())}
+            case "size":
+                count = self.count(8)
+                return {"torch.Size": list(struct.unpack(f"<{count}q", self.take(8 * count)))}
+            case "part" | "part_bytearray" | "part_array":
+                more = {"bytearray": True} if name == "part_bytearray" else {}
+                if name == "part_array":
+                    more = {"array": self.typecode()}
+                self.part += 1
+                return {"part": self.part - 1, **more}
+            case "leaf":
+                index = self.count(0)
+                require(index < (1 << 64) - 1, "a leaf of no list")
+                return {name: index}
+            case "mark":
+                return self.mark(depth)
+            case "back":
+                number_ = len(self.frame.marks) - 1 - self.count(0)
+                is_there = number_ >= 0 and self.frame.marks[number_]
+                require(is_there, "back to a value that is not there, or not complete")
+                return {name: number_}
+            case "item":
+                return {name: self.item()}
+            case "kind":
+                return {name: self.take(1)[0], "state": self.values(1, depth)[0]}
+            case "array":
+                code, data = self.typecode(), self.take(self.count())
+                require(len(data) % TYPECODES[code] == 0, "a part of an element")
+                return {name: code, "data": data.hex()}
+
+    def known(self, of, what):
+        index = self.count(0)
+        require(index < len(of), f"{what} that is not there")
+        return of[index]
 
     def define(self):
         kind, names = self.take(1)[0], self.text("utf-8", self.count()).split("\0")
         require(kind in CLASSES and len(self.classes) < MAX_CLASSES, "class")
         require(len(names) >= 2 and (kind != 4 or len(names) == 2), "names of a class")
         self.classes.append((CLASSES[kind], names[:2], names[2:] + ["__dict__"] * (kind == 5)))
+
+    def instance(self, is_member, depth):
+        kind, names, fields = self.known(self.classes, "a class")
+        require((kind == "enum") == is_member, "a class of another kind")
+        if is_member:
+            return {kind: names, "member": self.values(1, depth)[0]}
+        pairs = zip(fields, self.values(len(fields), depth))
+        return {kind: names, "fields": [list(pair) for pair in pairs]}
 
     def shape(self):
         keys = []
@@ -348,177 +428,58 @@ class Stream:
         require(len(keys) == len({*keys}), "a key twice")
         self.shapes.append(keys)
 
-    def read_mark(self, _, depth):
-        number, marks = len(self.frame.marks), self.frame.marks
+    def mark(self, depth):
+        number_, marks = len(self.frame.marks), self.frame.marks
         marks.append(False)
         value = self.value(depth)
         is_marked = isinstance(value, dict) and ("mark" in value or "back" in value)
         require(not is_marked, "a mark of what is marked")
-        marks[number] = True
-        return {"mark": number, "value": value}
+        marks[number_] = True
+        return {"mark": number_, "value": value}
 
-    def read_back(self, *_):
-        number = len(self.frame.marks) - 1 - self.count(0)
-        require(
-            number >= 0 and self.frame.marks[number],
-            "back to a value that is not there, or not complete",
-        )
-        return {"back": number}
-
-    def read_item(self, *_):
+    def item(self):
         index = self.count(0)
         require(self.frame.root == "dict" and index < self.frame.count, "an item that is not there")
-        kind, flags = struct.unpack_from(
-            "<H10xI", self.frame.raw, HEADER.size + ENTRY.size * index + 8
-        )
-        require(
-            KINDS.get(kind) in ("tensor", "str", "bytes") and flags & 1,
-            "an entry that is no such item",
-        )
-        return {"item": index}
+        kind, flags = self.frame.kind_and_flags(index)
+        require(kind in ("tensor", "str", "bytes") and flags & 1, "an entry that is no such item")
+        return index
 
-    def read_record(self, _, depth):
-        index = self.count(0)
-        require(index < len(self.shapes), "a shape that is not there")
-        keys = self.shapes[index]
-        return {"dict": [list(pair) for pair in zip(keys, self.values(len(keys), depth))]}
-
-    def read_int(self, name, _):
-        return int.from_bytes(self.take(int(name[3:]) // 8), "little", signed=True)
-
-    def read_bigint(self, *_):
-        return {"int": hex(int.from_bytes(self.take(self.count()), "little", signed=True))}
-
-    def read_float(self, *_):
-        return number(self.take(8))
-
-    def read_complex(self, *_):
-        return {"complex": [self.take(8)[::-1].hex(), self.take(8)[::-1].hex()]}
-
-    def read_ascii(self, *_):
-        return self.text("ascii", self.count())
-
-    def read_utf(self, *_):
-        return self.text("utf-8", self.count())
-
-    def read_wtf(self, *_):
-        return self.text("wtf8", self.count())
-
-    def read_bytes(self, name, _):
-        return {name: self.take(self.count()).hex()}
-
-    read_bytearray = read_bytes
-
-    def read_list(self, _, depth):
-        return self.values(self.count(), depth)
-
-    def read_tuple(self, name, depth):
-        return {name: self.values(self.count(), depth)}
-
-    read_set = read_frozenset = read_tuple
-
-    def read_dict(self, _, depth):
-        flat = self.values(2 * self.count(2), depth)
-        return {"dict": [list(pair) for pair in zip(flat[::2], flat[1::2])]}
-
-    def read_packed_list(self, name, _):
+    def packed(self):
         kind = self.take(1)[0]
         require(kind in PACKED, "packed numbers of an unknown kind")
         size = kind & 15
         count = self.count(size)
         raw = self.take(count * size)
         if PACKED[kind] == "float":
-            numbers = [number(raw[i : i + size]) for i in range(0, len(raw), size)]
-        else:
-            numbers = list(struct.unpack(f"<{count}{PACKED[kind]}", raw))
-        return {"tuple": numbers} if name == "packed_tuple" else numbers
+            return [number(raw[at : at + size]) for at in range(0, len(raw), size)]
+        return list(struct.unpack(f"<{count}{PACKED[kind]}", raw))
 
-    read_packed_tuple = read_packed_list
-
-    def read_range(self, name, depth):
-        return {name: self.values(3, depth)}
-
-    read_slice = read_range
-
-    def instance(self, enum):
-        """Its class, which has been defined, and is an enum or is none."""
-        index = self.count(0)
-        require(index < len(self.classes), "a class that is not there")
-        kind, names, fields = self.classes[index]
-        require((kind == "enum") == enum, "a class of another kind")
-        return {kind: names}, fields
-
-    def read_object(self, _, depth):
-        meaning, fields = self.instance(False)
-        return {
-            **meaning,
-            "fields": [list(pair) for pair in zip(fields, self.values(len(fields), depth))],
-        }
-
-    def read_absent(self, name, _):
-        return {name: True}
-
-    def read_member(self, _, depth):
-        meaning, _ = self.instance(True)
-        return {**meaning, "member": self.values(1, depth)[0]}
-
-    def read_scalar(self, *_):
-        code, bits, lanes = struct.unpack("<BBH", self.take(4))
-        require(bits > 0 and bits % 8 == 0 and lanes == 1, "a scalar that is no bytes")
-        return {"scalar": [code, bits, lanes], "data": self.take(bits // 8).hex()}
-
-    def read_dtype(self, name, _):
-        return {f"torch.{name}": self.text("utf-8", self.count())}
-
-    read_device = read_dtype
-
-    def read_size(self, *_):
-        count = self.count(8)
-        return {"torch.Size": list(struct.unpack(f"<{count}q", self.take(8 * count)))}
-
-    def read_part(self, name, _):
-        self.part += 1
-        return {"part": self.part - 1, **({"bytearray": True} if name == "part_bytearray" else {})}
-
-    read_part_bytearray = read_part
-
-    def read_named(self, *_):
-        self.texts.append(self.text("utf-8", self.count()))
-        return self.texts[-1]
-
-    def read_again(self, *_):
-        index = self.count(0)
-        require(index < len(self.texts), "a text that is not there")
-        return self.texts[index]
-
-    def read_leaf(self, *_):
-        return {"leaf": self.count(0)}
+    def typecode(self):
+        code = chr(self.take(1)[0])
+        require(code in TYPECODES, "typecode")
+        return code
 
 
 def hashes_are_wrong(meaning):
     """Whether a tensor's hash is not what it says; of its data as it is here, which for these is C
     order."""
-    wrong = []
-    for entry in meaning["entries"]:
-        if "sha256" in entry.get("flags", []) and "data" in entry:
-            wrong.append(
-                hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"]
-            )
-    return any(wrong)
+    hashed = [entry for entry in meaning["entries"] if "sha256" in entry.get("flags", [])]
+    return any(
+        hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"]
+        for entry in hashed
+        if "data" in entry
+    )
 
 
-def check(path):
-    """Says what is wrong with one vector, or None."""
-    damaged, raw = path.stem in DAMAGED, path.read_bytes()
+def check(expected):
+    """What is wrong with one stored frame, or None."""
+    raw = bytes.fromhex(expected.pop("frame"))
+    expected.pop("about")
     try:
         frame = Frame(raw)
         found = frame.meaning()
     except Damaged as rule:
-        return None if damaged else f"refused: {rule}"
-    if damaged:
-        return "damaged, but was read"
-    expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    expected.pop("about")
+        return f"refused: {rule}"
     # In Python 1 is true.
     if json.dumps(found, sort_keys=True) != json.dumps(expected, sort_keys=True):
         return f"means {found}, not {expected}"
@@ -529,25 +490,23 @@ def check(path):
     return None
 
 
+def stored():
+    return json.loads(Path(__file__).with_name("frames.json").read_text(encoding="utf-8"))
+
+
 def main(arguments):
     sys.setrecursionlimit(5 * MAX_DEPTH)
     sys.stdout.reconfigure(errors="backslashreplace")  # JSON's escapes, as it happens
+    for name in arguments:
+        meaning = Frame(Path(name).read_bytes()).meaning()
+        print(json.dumps(meaning, ensure_ascii=False, indent=2))
     if arguments:
-        for name in arguments:
-            print(
-                json.dumps(Frame(Path(name).read_bytes()).meaning(), ensure_ascii=False, indent=2)
-            )
         return 0
-    paths = sorted(Path(__file__).parent.glob("*.bin"))
-    failures = {path.stem: wrong for path in paths if (wrong := check(path))}
-    named = {path.stem for path in paths if path.stem.startswith("bad-")}
-    failures.update(
-        dict.fromkeys(named ^ set(DAMAGED), "not both a file named bad- and a line of damaged.json")
-    )
+    failures = {name: wrong for name, frame in stored().items() if (wrong := check(frame))}
     for name, wrong in failures.items():
         print(f"{name}: {wrong}")
-    print(f"{len(paths)} vectors, {len(failures)} failures")
-    return 1 if failures or not paths else 0
+    print(f"{len(stored())} frames, {len(failures)} failures")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
