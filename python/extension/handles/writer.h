@@ -36,6 +36,7 @@ struct rc_py_writer {
   bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
   uint64_t waits;  /* for room, by tries that could sleep: each may have evicted a reader */
   int64_t sent;    /* the tag of the last frame of send() or _send_error(); -1: none */
+  bool is_full;    /* the last send_many(), a try, found no room, and no reader too slow */
   struct rc_py_gpu_writer device;
 };
 
