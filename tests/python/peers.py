@@ -255,7 +255,7 @@ class Peer:
     def stop(self):
         self.pipe.close()
         if self.is_stopped:
-            self.end("continued")
+            os.kill(self.pid, signal.SIGCONT)
         self.process.join(WATCHDOG)
         if self.process.is_alive():
             self.process.kill()

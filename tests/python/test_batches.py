@@ -142,19 +142,6 @@ def test_a_full_ring_says_how_many_were_sent(values, timeout):
         assert received == values
 
 
-def test_a_reader_that_is_too_slow_ends_the_batch():
-    with (
-        ringcast.Writer(1 << 13, slow=0.02) as writer,
-        ringcast.Reader(writer.handle, name="rank 1") as reader,
-    ):
-        values = [b"%d" % i for i in range(5000)]
-        with pytest.raises(
-            TimeoutError, match=r"rank 1.*longer than a reader may \(slow\)"
-        ) as raised:
-            writer.send_many(values, WATCHDOG)
-        assert reader.recv_many(0) == values[: raised.value.sent]
-
-
 def test_an_iterable_may_use_the_writer_and_may_fail(ring):
     writer, reader = ring
 

@@ -5,26 +5,17 @@ was told to."""
 import contextlib
 import errno
 import os
-import re
-import selectors
-import signal
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 from needs import needs_torch, torch
-from peers import WATCHDOG, attach, detach, receive, state_of, still_works
+from peers import WATCHDOG, still_works
 
 import ringcast
 
 SLOW = 0.01
-
-
-def kill(peer):
-    peer.process.kill()
-    peer.process.join()
 
 
 def fill(writer, reader=None):
@@ -43,102 +34,12 @@ def evict(writer):
                 return span.abort()
 
 
-def fill_until(error, writer, timeout=None):
-    with pytest.raises(error) as raised:
-        while True:
-            writer.send_bytes(bytes(1000), timeout)
-    return str(raised.value)
-
-
 @contextlib.contextmanager
 def evicting_ring(**options):
     """A ring and a reader that is evicted as soon as it is in the way."""
     with ringcast.Writer(1 << 16, on_slow="evict", slow=SLOW) as writer:
         with ringcast.Reader(writer.handle, name="the slow one", **options) as reader:
             yield writer, reader
-
-
-# ---- Dead ----------------------------------------------------------------------------------------
-
-
-def test_a_writer_goes_on_without_a_dead_reader_and_tells_of_it_once(peer):
-    with (
-        ringcast.Writer(1 << 16, on_death="evict") as writer,
-        ringcast.Reader(writer.handle) as reader,
-    ):
-        peer.call(attach, writer.handle, "the late one")
-        assert writer.check() is None
-        kill(peer)
-        fill(writer, reader)
-        lost = writer.check()
-        assert (lost.state, lost.name, lost.pid) == ("dead", "the late one", peer.pid)
-        assert writer.check() is None and [status.pid for status in writer.peers()] == [os.getpid()]
-        assert still_works(writer, reader)
-
-
-def test_a_writer_that_is_to_fail_names_the_dead_reader_at_each_look(peer):
-    with ringcast.Writer(1 << 16) as writer:
-        peer.call(attach, writer.handle, "the late one")
-        kill(peer)
-        for _ in range(2):
-            lost = writer.check()
-            assert (lost.state, lost.name, lost.pid, lost.lag) == (
-                "dead",
-                "the late one",
-                peer.pid,
-                0,
-            )
-        text = fill_until(ringcast.ReaderDied, writer)
-        assert f"reader 0 'the late one' (pid {peer.pid}, dead, at position " in text
-        assert "on_death='evict'" in text and "options" not in text
-
-
-@pytest.mark.parametrize("on_death", ["fail", "evict"])
-def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
-    with (
-        ringcast.Writer(1 << 16, on_death=on_death) as writer,
-        selectors.DefaultSelector() as selector,
-    ):
-        peer.call(attach, writer.handle)
-        selector.register(writer, selectors.EVENT_READ)
-        assert writer.fileno() == writer.fileno()
-        while selector.select(0):  # without pidfds it is readable now and then, to make one look
-            assert writer.check() is None
-        kill(peer)
-        deadline = time.monotonic() + WATCHDOG
-        while not selector.select(WATCHDOG) or (lost := writer.check()) is None:
-            assert time.monotonic() < deadline
-        assert lost.pid == peer.pid and lost.state == "dead"
-
-
-# ---- Stopped -------------------------------------------------------------------------------------
-
-
-def await_state(peer, states):
-    while state_of(peer.pid) not in states:
-        os.sched_yield()
-
-
-def test_a_stopped_reader_is_slow_and_not_dead(peer):
-    with ringcast.Writer(1 << 16) as writer:
-        peer.call(attach, writer.handle, "asleep")
-        assert writer.peers()[0].state == "active"
-        os.kill(peer.pid, signal.SIGSTOP)
-        await_state(peer, "T")
-        text = fill_until(TimeoutError, writer, 0.05)
-        assert (
-            f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position "
-            in text
-        )
-        assert re.search(r"blocking for [\d.]+ m?s\) blocks the writer$", text)
-        (status,) = writer.peers()
-        assert status.state == "stopped" and status.held > 0
-        assert writer.check() is None
-        os.kill(peer.pid, signal.SIGCONT)
-        await_state(peer, "RS")
-        assert writer.peers()[0].state == "active"
-        assert peer.call(receive) == bytes(1000)
-        peer.call(detach)
 
 
 # ---- Slow ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ Several frames held at once, and what ends a wait from outside: cancel() and a d
 """
 
 import errno
-import select
 import threading
 
 import pytest
@@ -126,89 +125,3 @@ def test_a_frame_dropped_by_what_is_unpickled_is_released(four):
 def test_leases_out_of_range_are_refused(ring, leases, error):
     with pytest.raises(error, match="leases"):
         ringcast.Reader(ring[0].handle, leases=leases)
-
-
-# ---- Cancelling ----------------------------------------------------------------------------------
-
-
-def waiting(work, is_in_use):
-    """Runs `work` in a thread; returns once it waits, and how to have what it raised."""
-    raised = []
-
-    def run():
-        try:
-            work()
-        except Exception as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    with pytest.raises(RuntimeError):
-        while thread.is_alive():
-            is_in_use()
-
-    def finish():
-        thread.join(WATCHDOG)
-        return raised[0]
-
-    return finish
-
-
-def test_a_readers_wait_is_cancelled_by_another_thread(ring):
-    writer, reader = ring
-    finish = waiting(reader.recv, reader.info)
-    reader.cancel()
-    error = finish()
-    assert isinstance(error, ringcast.Cancelled) and error.errno == errno.ECANCELED
-    writer.send(1, 0)
-    assert reader.recv(0) == 1  # what is there can still be had
-    for call in (reader.recv, reader.next, lambda: reader.recv(0), lambda: next(reader)):
-        with pytest.raises(ringcast.Cancelled):
-            call()
-
-
-def test_a_writers_wait_is_cancelled_by_another_thread(ring):
-    writer, reader = ring
-
-    def fill():
-        while True:
-            writer.send_bytes(bytes(100_000))
-
-    finish = waiting(lambda: writer.wait_readers(5), writer.info)
-    writer.cancel()
-    assert isinstance(finish(), ringcast.Cancelled)
-    with pytest.raises(ringcast.Cancelled):
-        fill()
-    reader.recv(0)
-
-
-# ---- A descriptor --------------------------------------------------------------------------------
-
-
-def drain(reader):
-    got = []
-    while True:
-        try:
-            got.append(reader.recv(0))
-        except TimeoutError:
-            return got
-
-
-def is_quiet(reader):
-    drain(reader)
-    return not select.select([reader], [], [], 0)[0]
-
-
-def test_the_descriptor_tells_when_to_look(ring):
-    writer, reader = ring
-    assert reader.fileno() == reader.fileno()
-    for number in range(5):
-        # A second later it is readable, in case a wake-up was lost.
-        assert any(is_quiet(reader) for _ in range(10))
-        writer.send(number, 0)
-        assert select.select([reader], [], [], WATCHDOG)[0]
-        assert drain(reader) == [number]
-    writer.close()
-    assert select.select([reader], [], [], WATCHDOG)[0]
-    with pytest.raises(ringcast.WriterGone):
-        reader.recv(0)

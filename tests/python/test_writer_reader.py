@@ -4,13 +4,10 @@
 import asyncio
 import errno
 import os
-import signal
-import threading
-import time
 
 import numpy as np
 import pytest
-from peers import WATCHDOG, attach, detach, state_of
+from peers import attach, detach
 
 import ringcast
 
@@ -254,114 +251,3 @@ def test_readers_are_known_by_name(peer):
             while True:
                 writer.send_bytes(bytes(1000), 0.01)
         peer.call(detach)
-
-
-# ---- Waiting -------------------------------------------------------------------------------------
-
-
-def test_nothing_to_receive_times_out(ring):
-    _, reader = ring
-    for timeout in (0, 0.0, 1e-12, 0.01, 0.12):
-        with pytest.raises(TimeoutError):
-            reader.recv(timeout)
-
-
-def test_waiting_for_readers_times_out(ring):
-    writer, _ = ring
-    assert writer.wait_readers(1, 0) == 1
-    for timeout in (0, 0.01):
-        with pytest.raises(TimeoutError, match="1 of 2"):
-            writer.wait_readers(2, timeout)
-
-
-def test_a_waiting_thread_lets_the_others_run(ring):
-    writer, reader = ring
-    got = []
-    thread = threading.Thread(target=lambda: got.append(reader.recv(WATCHDOG)))
-    thread.start()
-    with pytest.raises(RuntimeError, match="in use"):  # as soon as the thread waits
-        while thread.is_alive():
-            assert reader.lag == 0
-    for use in (reader.close, reader.recv, reader.next):
-        with pytest.raises(RuntimeError, match="in use"):
-            use()
-    writer.send_bytes(b"x", 0)
-    thread.join()
-    assert got == [b"x"]
-
-
-class SendsItself:
-    def __init__(self, writer):
-        self.writer = writer
-
-    def __reduce__(self):
-        self.writer.send_bytes(b"inner")
-        return int, ()
-
-
-def test_a_writer_is_not_entered_twice(ring):
-    writer, reader = ring
-    with pytest.raises(RuntimeError, match="in use"):
-        writer.send(SendsItself(writer))
-    writer.send(1, 0)
-    assert reader.recv(0) == 1
-
-
-# ---- Signals -------------------------------------------------------------------------------------
-
-
-def wait_for_interrupt(state, handle):
-    """Waits in recv; then in send, with the ring full. Tells when Ctrl-C was heard."""
-    # What runs in the background ignores it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with (
-        ringcast.Reader(handle) as reader,
-        ringcast.Writer(1 << 16) as writer,
-        ringcast.Reader(writer.handle),
-    ):
-        for wait in (reader.recv, lambda: [writer.send_bytes(bytes(1000)) for _ in range(100)]):
-            state["pipe"].send("waiting")
-            try:
-                wait()
-            except KeyboardInterrupt:
-                state["pipe"].send(time.monotonic())
-    return "unharmed"
-
-
-def test_ctrl_c_ends_a_wait(peer, record_property):
-    delays = []
-    with ringcast.Writer(1 << 16) as writer:
-        for _ in range(3):
-            peer.start(wait_for_interrupt, writer.handle)
-            for _ in range(2):
-                assert peer.message() == "waiting"
-                while state_of(peer.pid) != "S":
-                    os.sched_yield()
-                start = time.monotonic()
-                os.kill(peer.pid, signal.SIGINT)
-                delays.append(peer.message() - start)
-            assert peer.finish() == "unharmed"
-    record_property("seconds from SIGINT to KeyboardInterrupt", delays)
-    print(
-        "seconds from SIGINT to KeyboardInterrupt, in recv and send by turns:",
-        [f"{delay:.6f}" for delay in delays],
-    )
-
-
-def count_signals(state, handle):
-    signals = []
-    signal.signal(signal.SIGUSR1, lambda *_: (signals.append(1), state["pipe"].send("signal")))
-    with ringcast.Reader(handle) as reader:
-        state["pipe"].send("waiting")
-        return reader.recv(WATCHDOG), len(signals)
-
-
-def test_a_signal_that_is_handled_does_not_end_a_wait(peer):
-    with ringcast.Writer(1 << 16) as writer:
-        peer.start(count_signals, writer.handle)
-        assert peer.message() == "waiting"
-        for _ in range(3):
-            os.kill(peer.pid, signal.SIGUSR1)
-            assert peer.message() == "signal"
-        writer.send("x")
-        assert peer.finish() == ("x", 3)
