@@ -6,8 +6,6 @@ repeats none.
 
 import asyncio
 import itertools
-import os
-import signal
 import threading
 
 import numpy as np
@@ -243,20 +241,29 @@ def test_what_cannot_be_received_is_told_after_what_came_before(ring, fails):
         assert reader.recv_many(0) == [3, b"4"]
 
 
-class Interrupts:
+class Stops(BaseException):
+    """As KeyboardInterrupt, which ends a call whatever was received."""
+
+
+class Raises:
     def __reduce__(self):
-        return os.kill, (os.getpid(), signal.SIGINT)
+        return stop, ()
 
 
-def test_an_interrupt_hands_over_what_was_received(ring):
+def stop():
+    raise Stops
+
+
+def test_what_was_received_before_an_interrupt_is_handed_over(ring):
     writer, reader = ring
-    writer.send_many([1, b"2", Interrupts(), 3], 0)
-    with pytest.raises(KeyboardInterrupt) as raised:
-        reader.recv_many(0)
-        for _ in range(1000):  # the signal is handled between two instructions at the latest
-            pass
-    received = getattr(raised.value, "received", [1, b"2"])
-    assert received[:2] == [1, b"2"]
+    for receive in (reader.recv_many, lambda: asyncio.run(reader.arecv_many())):
+        writer.send_many([1, b"2", Raises(), 3], 0)
+        with pytest.raises(Stops) as raised:
+            receive()
+        assert raised.value.received == [1, b"2"]
+        with pytest.raises(Stops):  # it was not received, and is the next one
+            reader.recv(0)
+        assert reader.recv(0) == 3
 
 
 def test_the_bound_in_frames_counts_each_value():
@@ -277,6 +284,32 @@ def test_an_evicted_reader_is_told():
         writer.send_many([b"y" * 16] * 5000)
         with pytest.raises(ringcast.Evicted):
             reader.recv_many(0)
+
+
+class Overwrites:
+    """Its receiver is evicted, in the middle of the batch."""
+
+    writer = None
+
+    def __reduce__(self):
+        return overwrite, ()
+
+
+def overwrite():
+    Overwrites.writer.send_many([b"z" * 16] * 5000)
+
+
+def test_values_of_an_eviction_in_mid_batch_are_dropped():
+    with (
+        ringcast.Writer(1 << 14, on_slow="evict", slow=0.01) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
+        Overwrites.writer = writer
+        writer.send_many([b"first", b"second", Overwrites(), b"last"])
+        assert reader.recv_many(0) == [b"first", b"second"]  # and nothing of the rest
+        with pytest.raises(ringcast.Evicted):
+            reader.recv_many(0)
+    Overwrites.writer = None
 
 
 # ---- Other processes -----------------------------------------------------------------------------

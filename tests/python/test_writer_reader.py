@@ -172,6 +172,8 @@ def test_a_span_commits_at_the_end_of_its_block_and_aborts_after_an_exception(ri
     with writer.reserve(3) as span:
         memoryview(span)[:] = b"abc"
     assert reader.recv(0) == b"abc"
+    with pytest.raises(KeyError), writer.reserve(3):
+        raise KeyError
     with pytest.raises(KeyError), writer.reserve(3) as span:
         view = memoryview(span)
         raise KeyError
