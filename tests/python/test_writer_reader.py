@@ -7,7 +7,6 @@ import os
 
 import numpy as np
 import pytest
-from peers import attach, detach
 
 import ringcast
 
@@ -212,44 +211,3 @@ def test_a_frame_can_be_passed_on_to_another_ring(ring):
             span.commit(kind=frame.kind)
         got, tag = end.recv_tagged(0)
     assert tag == 9 and got["b"] == [1, 2] and got["a"].tolist() == [0, 1, 2, 3, 4]
-
-
-# ---- Looking -------------------------------------------------------------------------------------
-
-
-def test_facts_are_told(ring):
-    writer, reader = ring
-    assert writer.capacity == reader.capacity == 1 << 20
-    assert writer.memory == reader.memory and writer.memory in ("hugetlb", "shmem-huge", "pages")
-    assert reader.writer_pid == os.getpid()
-    assert (
-        writer.handle == reader.handle
-        and writer.handle in repr(writer)
-        and writer.handle in repr(reader)
-    )
-    assert "open" in repr(writer) and not writer.closed and not reader.closed
-    writer.send_bytes(b"", 0)
-    assert reader.lag > 0
-    (status,) = writer.peers()
-    assert (status.pid, status.state, status.name, status.lag) == (
-        os.getpid(),
-        "active",
-        "",
-        reader.lag,
-    )
-    reader.close()
-    assert writer.peers() == [] and reader.closed and "closed" in repr(reader)
-
-
-def test_readers_are_known_by_name(peer):
-    with ringcast.Writer(1 << 16) as writer:
-        peer.call(attach, writer.handle, "rank 1")
-        (status,) = writer.peers()
-        assert (status.pid, status.name) == (peer.pid, "rank 1")
-        # More than fits, cut inside a character.
-        with ringcast.Reader(writer.handle, name="é" * 20):
-            assert writer.peers()[1].name == "é" * 15
-        with pytest.raises(TimeoutError, match="rank 1"):
-            while True:
-                writer.send_bytes(bytes(1000), 0.01)
-        peer.call(detach)
