@@ -254,32 +254,3 @@ def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decode
         with pytest.raises(ringcast.Evicted):
             reader.recv(0)
         assert torch.nn.Parameter.__new__ is make and list(tmp_path.iterdir()) == []
-
-
-# ---- Arguments -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options, text",
-    [
-        ({"on_death": "ignore"}, "on_death must be 'fail' or 'evict', not 'ignore'"),
-        ({"on_slow": ""}, "on_slow must be 'fail' or 'evict', not ''"),
-        ({"on_slow": "evict"}, "on_slow='evict' needs slow, the seconds"),
-        ({"slow": 0}, "slow must be more than 0 seconds, or None for no limit, not 0"),
-        ({"slow": -1}, "slow must be 0 or more seconds, not -1"),
-        ({"slow": float("inf")}, "slow must be more than 0 seconds"),
-        ({"slow": float("nan")}, "slow must be"),
-    ],
-)
-def test_policies_out_of_range_are_refused(options, text):
-    with pytest.raises(ValueError) as raised:
-        ringcast.Writer(1 << 16, **options)
-    assert str(raised.value).startswith(text)
-
-
-@pytest.mark.parametrize(
-    "options", [{"on_death": 1}, {"on_death": None}, {"on_slow": True}, {"slow": "1"}]
-)
-def test_policies_of_another_type_are_refused(options):
-    with pytest.raises(TypeError):
-        ringcast.Writer(1 << 16, **options)

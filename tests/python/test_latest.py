@@ -63,21 +63,6 @@ def test_a_tag_that_the_ring_does_not_have_any_more_is_named():
                     writer.send_bytes(bytes(1000))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"start": "newest"}, ValueError, "start must be 'next' or 'latest', not 'newest'"),
-        ({"start": None}, TypeError, "start must be a str"),
-        ({"tag": 7}, ValueError, "tag needs start='latest'"),
-        ({"start": "latest", "tag": 0}, ValueError, "tag must be from 1"),
-        ({"start": "latest", "tag": "7"}, TypeError, "tag must be an int"),
-    ],
-)
-def test_bad_arguments_are_told(arguments, error, text):
-    with ringcast.Writer(1 << 12) as writer, pytest.raises(error, match=text):
-        ringcast.Reader(writer.handle, **arguments)
-
-
 def work(handle, pipe):
     """A worker: needs the settings, then does each step."""
     with ringcast.Reader(handle, start="latest", tag=1, name="worker") as reader:

@@ -118,10 +118,3 @@ def test_a_frame_dropped_by_what_is_unpickled_is_released(four):
     writer.send(DropsWhatIsHeld(), 0)
     HELD.append(reader.next(0))
     assert reader.recv(0) == "dropped" and reader.lag == 0
-
-
-@pytest.mark.parametrize("leases, error", [(0, ValueError), (65, ValueError), (-1, ValueError), ("4", TypeError),
-                                           (2.0, TypeError), (1 << 70, ValueError)])  # fmt: skip
-def test_leases_out_of_range_are_refused(ring, leases, error):
-    with pytest.raises(error, match="leases"):
-        ringcast.Reader(ring[0].handle, leases=leases)

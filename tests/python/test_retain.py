@@ -230,11 +230,6 @@ def test_frames_and_views_are_as_without(pair):
     assert is_kept(again) == KEEPS and is_some(again, 9) and is_some(kept, 1)
 
 
-def test_retain_is_true_or_false():
-    with ringcast.Writer(1 << 16) as writer, pytest.raises(TypeError, match="retain"):
-        ringcast.Reader(writer.handle, retain="no")
-
-
 # ---- It is one's own -----------------------------------------------------------------------------
 
 
