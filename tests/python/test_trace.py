@@ -14,7 +14,7 @@ import pytest
 from _dist import join_group, meet
 from needs import needs_torch
 from peers import WATCHDOG, in_a_fork
-from traces import TO_ITSELF, Events, run
+from traces import TO_ITSELF, Events, run, start_patiently
 
 import ringcast
 from ringcast import _ringcast, _spans, trace
@@ -98,12 +98,6 @@ def test_names_of_ranks_and_rings_need_no_escaping_by_hand(file, monkeypatch):
         {"sort_index": 3}
     ]
     assert {event["args"]["ring"] for event in events.slices()} == {'a "ring"'}
-
-
-def start_patiently(file):
-    """The process may end its trace while another process stands still in a flush."""
-    trace._WAIT = WATCHDOG
-    trace.start(file)
 
 
 def broadcast_in_a_group_of_its_own(file, store):
@@ -240,11 +234,11 @@ def test_children_of_multiprocessing_write_theirs(file):
     program = """
         import multiprocessing, sys, ringcast
         sys.path.insert(0, PATH)
-        import traced_child
+        import traces
         with ringcast.Writer(1 << 16) as writer:
             for method in ("fork", "spawn", "forkserver"):
                 context = multiprocessing.get_context(method)
-                child = context.Process(target=traced_child.receive, args=(writer.handle,), name=method)
+                child = context.Process(target=traces.receive_as_child, args=(writer.handle,), name=method)
                 child.start()
                 writer.wait_readers(1, 60)
                 writer.send([method])
