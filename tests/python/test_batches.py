@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from peers import WATCHDOG
+from peers import WATCHDOG, Runs
 
 import ringcast
 
@@ -245,19 +245,15 @@ class Stops(BaseException):
     """As KeyboardInterrupt, which ends a call whatever was received."""
 
 
-class Raises:
-    def __reduce__(self):
-        return stop, ()
-
-
 def stop():
     raise Stops
 
 
 def test_what_was_received_before_an_interrupt_is_handed_over(ring):
     writer, reader = ring
+    runs = Runs(stop)
     for receive in (reader.recv_many, lambda: asyncio.run(reader.arecv_many())):
-        writer.send_many([1, b"2", Raises(), 3], 0)
+        writer.send_many([1, b"2", runs, 3], 0)
         with pytest.raises(Stops) as raised:
             receive()
         assert raised.value.received == [1, b"2"]
@@ -286,30 +282,16 @@ def test_an_evicted_reader_is_told():
             reader.recv_many(0)
 
 
-class Overwrites:
-    """Its receiver is evicted, in the middle of the batch."""
-
-    writer = None
-
-    def __reduce__(self):
-        return overwrite, ()
-
-
-def overwrite():
-    Overwrites.writer.send_many([b"z" * 16] * 5000)
-
-
 def test_values_of_an_eviction_in_mid_batch_are_dropped():
     with (
         ringcast.Writer(1 << 14, on_slow="evict", slow=0.01) as writer,
         ringcast.Reader(writer.handle) as reader,
     ):
-        Overwrites.writer = writer
-        writer.send_many([b"first", b"second", Overwrites(), b"last"])
+        overwrites = Runs(lambda: writer.send_many([b"z" * 16] * 5000))
+        writer.send_many([b"first", b"second", overwrites, b"last"])
         assert reader.recv_many(0) == [b"first", b"second"]  # and nothing of the rest
         with pytest.raises(ringcast.Evicted):
             reader.recv_many(0)
-    Overwrites.writer = None
 
 
 # ---- Other processes -----------------------------------------------------------------------------
