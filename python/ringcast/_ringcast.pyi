@@ -424,6 +424,7 @@ class Writer:
 
     # Of the last calls, for ringcast._group and ringcast.vllm: call.h, writer.h of the extension.
     _value_failed: bool
+    _is_full: bool
     _sent: int
     _departures: int
 

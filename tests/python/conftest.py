@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 What tests are given: rings, peers, processes with a device. And every test must leave the process
-as it found it: no descriptor, no mapping of a ring.
+as it found it: no descriptor, no mapping of a ring, no process.
 """
 
 import gc
@@ -15,7 +15,7 @@ import subprocess
 from multiprocessing import forkserver, resource_tracker
 
 import pytest
-from peers import Peer
+from peers import Peer, descriptors, ring_mappings, what_is_left  # noqa: F401
 
 import ringcast
 
@@ -25,23 +25,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The classes of all tests are as an engine's: frames may name them where pickles are turned off.
 ringcast.allow(*(path.stem for path in pathlib.Path(__file__).parent.glob("*.py")))
-
-
-def descriptors():
-    found = {}
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:  # the one that listed them
-            continue
-        if "/matplotlib/" not in target:  # keeps its fonts open
-            found[number] = target
-    return found
-
-
-def ring_mappings():
-    with open("/proc/self/maps") as maps:
-        return sorted(line.split()[0] for line in maps if "memfd:ringcast" in line)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,10 +41,10 @@ def what_is_there_already():
 @pytest.fixture(autouse=True)
 def nothing_left():
     gc.collect()
-    before = descriptors(), ring_mappings()
+    before = what_is_left()
     yield
     gc.collect()
-    assert (descriptors(), ring_mappings()) == before
+    assert what_is_left() == before
 
 
 @pytest.fixture(scope="session", autouse=True)

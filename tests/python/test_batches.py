@@ -6,13 +6,11 @@ repeats none.
 
 import asyncio
 import itertools
-import os
-import signal
 import threading
 
 import numpy as np
 import pytest
-from peers import WATCHDOG
+from peers import WATCHDOG, Runs
 
 import ringcast
 
@@ -142,19 +140,6 @@ def test_a_full_ring_says_how_many_were_sent(values, timeout):
         assert received == values
 
 
-def test_a_reader_that_is_too_slow_ends_the_batch():
-    with (
-        ringcast.Writer(1 << 13, slow=0.02) as writer,
-        ringcast.Reader(writer.handle, name="rank 1") as reader,
-    ):
-        values = [b"%d" % i for i in range(5000)]
-        with pytest.raises(
-            TimeoutError, match=r"rank 1.*longer than a reader may \(slow\)"
-        ) as raised:
-            writer.send_many(values, WATCHDOG)
-        assert reader.recv_many(0) == values[: raised.value.sent]
-
-
 def test_an_iterable_may_use_the_writer_and_may_fail(ring):
     writer, reader = ring
 
@@ -256,20 +241,25 @@ def test_what_cannot_be_received_is_told_after_what_came_before(ring, fails):
         assert reader.recv_many(0) == [3, b"4"]
 
 
-class Interrupts:
-    def __reduce__(self):
-        return os.kill, (os.getpid(), signal.SIGINT)
+class Stops(BaseException):
+    """As KeyboardInterrupt, which ends a call whatever was received."""
 
 
-def test_an_interrupt_hands_over_what_was_received(ring):
+def stop():
+    raise Stops
+
+
+def test_what_was_received_before_an_interrupt_is_handed_over(ring):
     writer, reader = ring
-    writer.send_many([1, b"2", Interrupts(), 3], 0)
-    with pytest.raises(KeyboardInterrupt) as raised:
-        reader.recv_many(0)
-        for _ in range(1000):  # the signal is handled between two instructions at the latest
-            pass
-    received = getattr(raised.value, "received", [1, b"2"])
-    assert received[:2] == [1, b"2"]
+    runs = Runs(stop)
+    for receive in (reader.recv_many, lambda: asyncio.run(reader.arecv_many())):
+        writer.send_many([1, b"2", runs, 3], 0)
+        with pytest.raises(Stops) as raised:
+            receive()
+        assert raised.value.received == [1, b"2"]
+        with pytest.raises(Stops):  # it was not received, and is the next one
+            reader.recv(0)
+        assert reader.recv(0) == 3
 
 
 def test_the_bound_in_frames_counts_each_value():
@@ -288,6 +278,18 @@ def test_an_evicted_reader_is_told():
         writer.send_many([b"x" * 16] * 50)
         assert reader.recv(0) == b"x" * 16
         writer.send_many([b"y" * 16] * 5000)
+        with pytest.raises(ringcast.Evicted):
+            reader.recv_many(0)
+
+
+def test_values_of_an_eviction_in_mid_batch_are_dropped():
+    with (
+        ringcast.Writer(1 << 14, on_slow="evict", slow=0.01) as writer,
+        ringcast.Reader(writer.handle) as reader,
+    ):
+        overwrites = Runs(lambda: writer.send_many([b"z" * 16] * 5000))
+        writer.send_many([b"first", b"second", overwrites, b"last"])
+        assert reader.recv_many(0) == [b"first", b"second"]  # and nothing of the rest
         with pytest.raises(ringcast.Evicted):
             reader.recv_many(0)
 

@@ -3,11 +3,7 @@
 Whoever waits for a process learns of its death, or why nothing can tell: in each situation that a
 program may be in, and whether or not somebody waits for the dead process.
 
-As a test it has the situations of a row side by side, reaped and zombie in turns. As a program it
-has all, one after the other, and prints the time from the kill to the report, for each line of the
-table the median and the worst of ROUNDS in ms:
-  python tests/python/test_deaths_told.py [ROUNDS [WORD...]]    with a WORD: the lines that have one
-  of the words
+A test has the situations of a row side by side, reaped and zombie in turns.
 """
 
 import asyncio
@@ -19,8 +15,6 @@ import resource
 import select
 import signal
 import socket
-import statistics
-import sys
 import tempfile
 import time
 import traceback
@@ -360,10 +354,9 @@ def wait(row, situation, peer, store, told):
         outcome = call()
     except BaseException as error:
         outcome = error
-    now = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, 0)
     died = isinstance(outcome, DEATHS)
-    os.write(told, pickle.dumps((now, died, getattr(outcome, "errno", None), repr(outcome))))
+    os.write(told, pickle.dumps((died, getattr(outcome, "errno", None), repr(outcome))))
 
 
 def pipe_of_messages():
@@ -377,8 +370,8 @@ def hear(pipe):
 
 def report(row, situation, reaped):
     """
-    Yields None when the processes are started, and when one is killed; then the time from the kill
-    to the report, in ms; whether the report is a death; its errno, and all of it in words.
+    Yields None when the processes are started, and when one is killed; then whether the report is a
+    death; its errno, and all of it in words.
     """
     peer, to_peer = pipe_of_messages()
     heard, told = pipe_of_messages()
@@ -390,7 +383,6 @@ def report(row, situation, reaped):
             pids.append(process(wait, row, situation, to_peer, store, told))
             yield None
             word = hear(heard)
-            killed = time.monotonic()
             if word == b"waits":
                 os.kill(pids[0], signal.SIGKILL)
                 os.waitid(os.P_PID, pids[0], os.WEXITED | (0 if reaped else os.WNOWAIT))
@@ -400,8 +392,7 @@ def report(row, situation, reaped):
                 word = hear(heard)
             else:
                 yield None
-            now, died, number, words = pickle.loads(word)
-            yield 1000 * (now - killed), died, number, words
+            yield pickle.loads(word)
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -410,11 +401,7 @@ def report(row, situation, reaped):
                 os.close(pipe)
 
 
-def name(row):
-    return row[0]
-
-
-@pytest.mark.parametrize("row", WAITS, ids=name)
+@pytest.mark.parametrize("row", WAITS, ids=[row[0] for row in WAITS])
 def test_a_death_is_told(row):
     if row[2] is group and needs.torch is None:
         pytest.skip("torch is not installed here")
@@ -425,32 +412,7 @@ def test_a_death_is_told(row):
             for each in reports:
                 next(each)
         wrong = {}
-        for (situation, reaped), (_, died, number, words) in zip(cells, map(next, reports)):
+        for (situation, reaped), (died, number, words) in zip(cells, map(next, reports)):
             if not died and not (situation[-1] and number in ERRORS):
                 wrong[situation[0], "reaped" if reaped else "zombie"] = words
     assert not wrong
-
-
-def main(rounds=20, *words):
-    print(f"{'ms from the kill to the report, of ' + str(rounds):66} median  worst")
-    for row in WAITS:
-        for situation in SITUATIONS:
-            for reaped in True, False:
-                line = f"{row[0]}, {situation[0]}, {'reaped' if reaped else 'zombie'}"
-                if words and not any(word in line for word in words):
-                    continue
-                reports = [list(report(row, situation, reaped))[-1] for _ in range(int(rounds))]
-                times = [ms for ms, *_ in reports]
-                why = {
-                    "" if died else os.strerror(number) if number else text
-                    for _, died, number, text in reports
-                }
-                print(
-                    f"{line:66} {statistics.median(times):6.1f} {max(times):6.1f}  "
-                    f"{'; '.join(sorted(why))}",
-                    flush=True,
-                )
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,29 +2,20 @@
 """Readers that die, stop or are too slow: the writer says who it is, or goes on without them, as it
 was told to."""
 
+import asyncio
 import contextlib
 import errno
 import os
-import re
-import selectors
-import signal
-import sys
-import threading
-import time
 
 import numpy as np
 import pytest
 from needs import needs_torch, torch
-from peers import WATCHDOG, attach, detach, receive, state_of, still_works
+from peers import WATCHDOG, Runs, is_in_use, still_works, until
+from receiving import Receiving
 
 import ringcast
 
 SLOW = 0.01
-
-
-def kill(peer):
-    peer.process.kill()
-    peer.process.join()
 
 
 def fill(writer, reader=None):
@@ -43,13 +34,6 @@ def evict(writer):
                 return span.abort()
 
 
-def fill_until(error, writer, timeout=None):
-    with pytest.raises(error) as raised:
-        while True:
-            writer.send_bytes(bytes(1000), timeout)
-    return str(raised.value)
-
-
 @contextlib.contextmanager
 def evicting_ring(**options):
     """A ring and a reader that is evicted as soon as it is in the way."""
@@ -58,116 +42,22 @@ def evicting_ring(**options):
             yield writer, reader
 
 
-# ---- Dead ----------------------------------------------------------------------------------------
-
-
-def test_a_writer_goes_on_without_a_dead_reader_and_tells_of_it_once(peer):
-    with (
-        ringcast.Writer(1 << 16, on_death="evict") as writer,
-        ringcast.Reader(writer.handle) as reader,
-    ):
-        peer.call(attach, writer.handle, "the late one")
-        assert writer.check() is None
-        kill(peer)
-        fill(writer, reader)
-        lost = writer.check()
-        assert (lost.state, lost.name, lost.pid) == ("dead", "the late one", peer.pid)
-        assert writer.check() is None and [status.pid for status in writer.peers()] == [os.getpid()]
-        assert still_works(writer, reader)
-
-
-def test_a_writer_that_is_to_fail_names_the_dead_reader_at_each_look(peer):
-    with ringcast.Writer(1 << 16) as writer:
-        peer.call(attach, writer.handle, "the late one")
-        kill(peer)
-        for _ in range(2):
-            lost = writer.check()
-            assert (lost.state, lost.name, lost.pid, lost.lag) == (
-                "dead",
-                "the late one",
-                peer.pid,
-                0,
-            )
-        text = fill_until(ringcast.ReaderDied, writer)
-        assert f"reader 0 'the late one' (pid {peer.pid}, dead, at position " in text
-        assert "on_death='evict'" in text and "options" not in text
-
-
-@pytest.mark.parametrize("on_death", ["fail", "evict"])
-def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
-    with (
-        ringcast.Writer(1 << 16, on_death=on_death) as writer,
-        selectors.DefaultSelector() as selector,
-    ):
-        peer.call(attach, writer.handle)
-        selector.register(writer, selectors.EVENT_READ)
-        assert writer.fileno() == writer.fileno()
-        while selector.select(0):  # without pidfds it is readable now and then, to make one look
-            assert writer.check() is None
-        kill(peer)
-        deadline = time.monotonic() + WATCHDOG
-        while not selector.select(WATCHDOG) or (lost := writer.check()) is None:
-            assert time.monotonic() < deadline
-        assert lost.pid == peer.pid and lost.state == "dead"
-
-
-# ---- Stopped -------------------------------------------------------------------------------------
-
-
-def await_state(peer, states):
-    while state_of(peer.pid) not in states:
-        os.sched_yield()
-
-
-def test_a_stopped_reader_is_slow_and_not_dead(peer):
-    with ringcast.Writer(1 << 16) as writer:
-        peer.call(attach, writer.handle, "asleep")
-        assert writer.peers()[0].state == "active"
-        os.kill(peer.pid, signal.SIGSTOP)
-        await_state(peer, "T")
-        text = fill_until(TimeoutError, writer, 0.05)
-        assert (
-            f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position "
-            in text
-        )
-        assert re.search(r"blocking for [\d.]+ m?s\) blocks the writer$", text)
-        (status,) = writer.peers()
-        assert status.state == "stopped" and status.held > 0
-        assert writer.check() is None
-        os.kill(peer.pid, signal.SIGCONT)
-        await_state(peer, "RS")
-        assert writer.peers()[0].state == "active"
-        assert peer.call(receive) == bytes(1000)
-        peer.call(detach)
-
-
 # ---- Slow ----------------------------------------------------------------------------------------
 
 
 def test_a_reader_that_is_too_slow_is_evicted_and_told():
     with evicting_ring() as (writer, reader):
         fill(writer)
-        for call in (
-            reader.recv,
-            reader.next,
-            reader.recv_tagged,
-            reader.check,
-            lambda: next(reader),
-        ):
-            with pytest.raises(
-                ringcast.Evicted, match="close the reader and attach a new one"
-            ) as raised:
+        calls = reader.recv, reader.next, reader.recv_tagged, reader.recv_many, reader.check
+        for call in (*calls, reader.view, reader.__next__, lambda: asyncio.run(reader.arecv())):
+            with pytest.raises(ringcast.Evicted, match="attach a new one") as raised:
                 call()
             assert raised.value.errno == errno.ESTALE
         (status,) = writer.peers()
         assert (status.state, status.name) == ("evicted", "the slow one")
         lost = writer.check()
-        assert (lost.state, lost.name, lost.pid) == (
-            "evicted",
-            "the slow one",
-            os.getpid(),
-        ) and lost.held >= SLOW
-        assert writer.check() is None
+        assert (lost.state, lost.name, lost.pid) == ("evicted", "the slow one", os.getpid())
+        assert lost.held >= SLOW and writer.check() is None
         reader.close()
         assert writer.peers() == []
         with ringcast.Reader(writer.handle) as again:
@@ -175,18 +65,6 @@ def test_a_reader_that_is_too_slow_is_evicted_and_told():
 
 
 # ---- Frames that were held -----------------------------------------------------------------------
-
-
-LOADED = []
-
-
-class Loads:
-    def __reduce__(self):
-        return note_load, ()
-
-
-def note_load():
-    LOADED.append(1)
 
 
 OVER_A_FRAME = {
@@ -200,13 +78,14 @@ OVER_A_FRAME = {
 
 @pytest.mark.parametrize("over", OVER_A_FRAME.values(), ids=OVER_A_FRAME)
 def test_no_code_of_what_lies_over_a_frame_is_loaded_after_the_eviction(over):
-    LOADED.clear()
+    loaded = []
+    loads = Runs(lambda: loaded.append(1))
     with evicting_ring(leases=3) as (writer, reader):
-        writer.send(Loads())
+        writer.send(loads)
         frame = reader.next(0)
         view = over(frame)
         ringcast.unpack(view)
-        assert LOADED == [1]
+        assert loaded == [1]
         # Which overwrites nothing: without a look at the eviction the code would be loaded.
         evict(writer)
         with pytest.raises(ringcast.Evicted):
@@ -214,28 +93,27 @@ def test_no_code_of_what_lies_over_a_frame_is_loaded_after_the_eviction(over):
         del view
         with pytest.raises(ringcast.Evicted):
             frame.release()
-    assert LOADED == [1]
+    assert loaded == [1]
 
 
-def test_a_release_during_another_call_says_so_too(monkeypatch):
+def test_a_release_during_another_call_says_so_too():
     """The call loads a pickle here; a thread that waits in recv() is another."""
+    told = []
+
+    def lose_and_release():
+        good.release()
+        fill(writer)
+        for end in first.release, first.release, second.__enter__().__exit__:
+            try:
+                told.append(end())
+            except ringcast.Evicted:
+                told.append(ringcast.Evicted)
+
+    runs = Runs(lose_and_release)
     with evicting_ring(leases=4) as (writer, reader):
-        for _ in range(3):
-            writer.send_bytes(b"whole")
-        writer.send(Loads())
+        writer.send_many([b"whole"] * 3)
+        writer.send(runs)
         good, first, second = (reader.next(0) for _ in range(3))
-        told = []
-
-        def lose_and_release():  # in the middle of recv()
-            good.release()
-            fill(writer)
-            for end in first.release, first.release, second.__enter__().__exit__:
-                try:
-                    told.append(end())
-                except ringcast.Evicted:
-                    told.append(ringcast.Evicted)
-
-        monkeypatch.setattr(sys.modules[__name__], "note_load", lose_and_release)
         with pytest.raises(ringcast.Evicted):
             reader.recv(0)
         assert told == [ringcast.Evicted, None, ringcast.Evicted]
@@ -287,53 +165,30 @@ def is_evicted_while_it_waits():
     with evicting_ring(leases=64) as (writer, reader):
         writer.send_bytes(b"whole")
         frame = reader.next(0)
-        while True:  # what is received after it is held with it, until the ring is full
-            try:
+        with contextlib.suppress(TimeoutError):
+            while True:  # what is received after it is held with it, until the ring is full
                 writer.send_bytes(bytes(4000), 0)
-            except TimeoutError:
-                break
-            reader.recv(0)
-        result = []
-
-        def wait():
-            try:
-                result.append(reader.recv(WATCHDOG))
-            except ringcast.Error as error:
-                result.append(error)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while not result:  # until it waits
-            try:
-                reader.stats()
-            except RuntimeError:
-                break
+                reader.recv(0)
+        waiting = Receiving(lambda: reader.recv(WATCHDOG))
+        until(lambda: is_in_use(reader) or not waiting.is_at_work())
         del frame  # to be given back by that call
         writer.reserve(4000, WATCHDOG).abort()
         is_evicted = writer.peers()[0].state == "evicted"
         if not is_evicted:
             reader.cancel()
-        thread.join(WATCHDOG)
-        assert type(result[0]) is (ringcast.Evicted if is_evicted else ringcast.Cancelled)
+        with pytest.raises(ringcast.Evicted if is_evicted else ringcast.Cancelled):
+            waiting.finish()
         return is_evicted
-
-
-class Trap:
-    """A pickle of it leaves a mark where it is loaded."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 @needs_torch
 @pytest.mark.parametrize("lose", [evict, fill], ids=["untouched", "overwritten"])
 @pytest.mark.parametrize("more", ["nothing", "pickle", "text"])
 def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decoded(
-    monkeypatch, tmp_path, more, lose
+    monkeypatch, more, lose
 ):
+    loaded = []
+    trap = Runs(lambda: loaded.append(1))
     with evicting_ring() as (writer, reader):
         make = torch.nn.Parameter.__new__
 
@@ -342,43 +197,9 @@ def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decode
             lose(writer)
             return make(cls, *args, **keywords)
 
-        value = {"p": torch.nn.Parameter(torch.ones(3))}
-        value.update(
-            {"nothing": {}, "pickle": {"x": Trap(str(tmp_path / "x"))}, "text": {"x": "x" * 100}}[
-                more
-            ]
-        )
-        writer.send(value)
+        value = {"nothing": {}, "pickle": {"x": trap}, "text": {"x": "x" * 100}}[more]
+        writer.send({"p": torch.nn.Parameter(torch.ones(3)), **value})
         monkeypatch.setattr(torch.nn.Parameter, "__new__", lose_and_make)
         with pytest.raises(ringcast.Evicted):
             reader.recv(0)
-        assert torch.nn.Parameter.__new__ is make and list(tmp_path.iterdir()) == []
-
-
-# ---- Arguments -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options, text",
-    [
-        ({"on_death": "ignore"}, "on_death must be 'fail' or 'evict', not 'ignore'"),
-        ({"on_slow": ""}, "on_slow must be 'fail' or 'evict', not ''"),
-        ({"on_slow": "evict"}, "on_slow='evict' needs slow, the seconds"),
-        ({"slow": 0}, "slow must be more than 0 seconds, or None for no limit, not 0"),
-        ({"slow": -1}, "slow must be 0 or more seconds, not -1"),
-        ({"slow": float("inf")}, "slow must be more than 0 seconds"),
-        ({"slow": float("nan")}, "slow must be"),
-    ],
-)
-def test_policies_out_of_range_are_refused(options, text):
-    with pytest.raises(ValueError) as raised:
-        ringcast.Writer(1 << 16, **options)
-    assert str(raised.value).startswith(text)
-
-
-@pytest.mark.parametrize(
-    "options", [{"on_death": 1}, {"on_death": None}, {"on_slow": True}, {"slow": "1"}]
-)
-def test_policies_of_another_type_are_refused(options):
-    with pytest.raises(TypeError):
-        ringcast.Writer(1 << 16, **options)
+        assert torch.nn.Parameter.__new__ is make and loaded == []

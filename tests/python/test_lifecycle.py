@@ -20,8 +20,10 @@ import ringcast.exceptions
 WRITER_CALLS = [
     lambda writer: writer.send(1),
     lambda writer: writer.send_bytes(b""),
+    lambda writer: writer.send_many([1]),
     lambda writer: writer.send_error(""),
     lambda writer: writer.reserve(1),
+    lambda writer: writer.reserve(),
     lambda writer: writer.commit(),
     lambda writer: writer.abort(),
     lambda writer: writer.wait_readers(0),
@@ -29,19 +31,22 @@ WRITER_CALLS = [
     lambda writer: writer.info(),
     lambda writer: writer.stats(),
     lambda writer: writer.cancel(),
-    lambda writer: writer.reserve(),
     lambda writer: writer.check(),
     lambda writer: writer.fileno(),
+    lambda writer: writer.room_fileno(),
 ]
 READER_CALLS = [
     lambda reader: reader.recv(),
     lambda reader: reader.recv_tagged(),
+    lambda reader: reader.recv_many(),
     lambda reader: reader.next(),
+    lambda reader: reader.view(),
     lambda reader: reader.lag,
     lambda reader: reader.info(),
     lambda reader: reader.stats(),
     lambda reader: reader.cancel(),
     lambda reader: reader.fileno(),
+    lambda reader: reader.check(),
     next,
 ]
 TAP_CALLS = [
@@ -66,14 +71,96 @@ def handles(ring):
 
 def test_what_is_closed_is_closed(handles):
     for handle, calls in handles:
-        assert "open" in repr(handle) and not handle.closed
         handle.close()
         handle.close()
         assert handle.closed and "closed" in repr(handle)
         for call in [*calls, lambda handle: handle.__enter__()]:
-            with pytest.raises(ValueError, match=f"the {type(handle).__name__} is closed"):
+            with pytest.raises(ValueError, match=f"{type(handle).__name__} is closed"):
                 call(handle)
     assert all(handle.capacity == 1 << 20 for handle, _ in handles[1:])
+
+
+# What a Writer is made with; the error, and what it names.
+WRONG_WRITERS = [
+    ({"numa": "near"}, ValueError, "numa"),
+    ({"numa": -1}, ValueError, "numa"),
+    ({"numa": 1.5}, TypeError, "numa"),
+    ({"numa": 1 << 40}, ValueError, "numa"),
+    ({"numa": 4000}, ValueError, ""),
+    ({"on_death": "ignore"}, ValueError, "on_death.*'fail' or 'evict'"),
+    ({"on_death": 1}, TypeError, "on_death"),
+    ({"on_death": None}, TypeError, "on_death"),
+    ({"on_slow": ""}, ValueError, "on_slow.*'fail' or 'evict'"),
+    ({"on_slow": True}, TypeError, "on_slow"),
+    ({"on_slow": "evict"}, ValueError, "needs slow"),
+    ({"slow": 0}, ValueError, "slow"),
+    ({"slow": -1}, ValueError, "slow"),
+    ({"slow": float("inf")}, ValueError, "slow"),
+    ({"slow": float("nan")}, ValueError, "slow"),
+    ({"slow": "1"}, TypeError, "slow"),
+    ({"ahead": 0}, ValueError, "ahead"),
+    ({"ahead": -1}, ValueError, "ahead"),
+    ({"ahead": 1 << 32}, ValueError, "ahead"),
+    ({"name": ""}, ValueError, "name"),
+    ({"name": "a b"}, ValueError, "name"),
+    ({"name": "a@1"}, ValueError, "name"),
+    ({"name": "x" * 48}, ValueError, "name"),
+    ({"name": "ä"}, ValueError, "name"),
+    ({"name": "a/b"}, ValueError, "name"),
+    ({"name": "a\0b"}, ValueError, ""),
+    ({"name": 1}, TypeError, "name"),
+]
+WRONG_READERS = [
+    ({"leases": 0}, ValueError, "leases"),
+    ({"leases": 65}, ValueError, "leases"),
+    ({"leases": -1}, ValueError, "leases"),
+    ({"leases": 1 << 70}, ValueError, "leases"),
+    ({"leases": "4"}, TypeError, "leases"),
+    ({"leases": 2.0}, TypeError, "leases"),
+    ({"start": "newest"}, ValueError, "start.*'next' or 'latest'"),
+    ({"start": None}, TypeError, "start"),
+    ({"tag": 7}, ValueError, "tag needs start"),
+    ({"start": "latest", "tag": 0}, ValueError, "tag"),
+    ({"start": "latest", "tag": "7"}, TypeError, "tag"),
+    ({"retain": "no"}, TypeError, "retain"),
+]
+
+
+def test_wrong_options_are_refused_by_their_name():
+    for options, error, word in WRONG_WRITERS:
+        with pytest.raises(error, match=word or None):
+            ringcast.Writer(1 << 16, **options)
+    with ringcast.Writer(1 << 16) as writer:
+        for options, error, word in WRONG_READERS:
+            with pytest.raises(error, match=word or None):
+                ringcast.Reader(writer.handle, **options)
+
+
+def test_what_is_no_handle_is_refused(handles):
+    (tap, _), (reader, _), (writer, _) = handles
+    with ringcast.Writer(1 << 16) as other:
+        gone = other.handle
+    for handle, error, word in (
+        (writer, TypeError, "writer.handle"),
+        (reader, TypeError, "reader.handle"),
+        (tap, TypeError, "str"),
+        (7, TypeError, "str"),
+        ("nonsense", ValueError, "handle"),
+        (writer.handle + " ", ValueError, "before or after"),
+        (writer.handle + "\0", ValueError, "null"),
+        (gone, ringcast.RingNotFound, ""),
+    ):
+        for attach in ringcast.Tap, ringcast.Reader:
+            with pytest.raises(error, match=word or None):
+                attach(handle)
+    for handle in (tap, reader, writer):
+        with pytest.raises(TypeError, match="another process"):
+            pickle.dumps(handle)
+    with pytest.raises(TypeError, match="str"):
+        ringcast.find(1)
+    for each in (tap, reader):
+        with pytest.raises(TypeError, match="timeout"):
+            each.recv("soon")
 
 
 def test_dropping_them_lets_go_of_the_ring():

@@ -10,8 +10,6 @@ import pickle
 import re
 import signal
 import struct
-import sys
-import threading
 import time
 import tracemalloc
 
@@ -22,7 +20,8 @@ from hostile import DICT, KEYED, LEAF, NONE, NUMPY, OBJECT, PICKLE, TENSOR, WRON
 from hostile import entry, frame_of
 from hypothesis import given, settings
 from needs import needs_torch, torch
-from peers import WATCHDOG, send_frame, still_works
+from peers import WATCHDOG, Runs, send_frame, still_works
+from receiving import Receiving
 from test_hostile_memory import BOMBS
 
 import ringcast
@@ -43,18 +42,10 @@ class Odd:
         self.array = array
 
 
-class Trap:
-    """Loading it is noticed."""
-
-    loaded = 0
-
-    def __reduce__(self):
-        return Trap.load, ()
-
-    @staticmethod
-    def load():
-        Trap.loaded += 1
-        return "loaded"
+def trap():
+    """A value, and how often it was loaded."""
+    loaded = []
+    return Runs(lambda: loaded.append(1) or "loaded"), loaded
 
 
 VALUE_OF = {
@@ -214,32 +205,23 @@ def test_frames_of_other_kinds(ring):
 # ---- Only what is asked for ----------------------------------------------------------------------
 
 
-def test_the_pickle_is_loaded_for_items_that_have_leaves_alone():
-    sent = {"a": [np.arange(3)], "b": {"deep": Trap()}, "c": Trap(), "d": 5}
-    with lent(sent, "lent") as frame:
-        Trap.loaded = 0
-        assert (
-            frame["a"][0].sum() == 3
-            and frame["d"] == 5
-            and frame.keys() == list("abcd")
-            and "c" in frame
-        )
-        assert Trap.loaded == 0
-        assert frame["c"] == "loaded" and Trap.loaded == 2
-        assert frame["b"] == {"deep": "loaded"}
-
-
-def test_who_allows_no_pickles_gets_the_items_that_need_none():
-    sent = {"a": [np.arange(3)], "b": {"deep": Trap()}, "c": Trap()}
-    with lent(sent, "lent", allow_pickle=False) as frame:
-        Trap.loaded = 0
-        assert frame["a"][0].sum() == 3
-        for key in "b", "c":
-            with pytest.raises(ringcast.PickleRefused, match="the frame holds a pickle"):
-                frame[key]
-        with pytest.raises(ringcast.PickleRefused):
-            ringcast.unpack(frame, allow_pickle=True)
-        assert Trap.loaded == 0
+@pytest.mark.parametrize("allow_pickle", [True, False])
+def test_the_pickle_is_loaded_for_items_that_have_leaves_alone_and_if_it_may(allow_pickle):
+    one, loaded = trap()
+    other, _ = trap()
+    sent = {"a": [np.arange(3)], "b": {"deep": other}, "c": one, "d": 5}
+    with lent(sent, "lent", allow_pickle=allow_pickle) as frame:
+        assert frame["a"][0].sum() == 3 and frame["d"] == 5
+        assert frame.keys() == list("abcd") and "c" in frame and loaded == []
+        if allow_pickle:
+            assert frame["c"] == "loaded" and loaded == [1]
+            assert frame["b"] == {"deep": "loaded"}
+            return
+        looks = [lambda: frame["b"], lambda: frame["c"]]
+        for look in [*looks, lambda: ringcast.unpack(frame, allow_pickle=True)]:
+            with pytest.raises(ringcast.PickleRefused):
+                look()
+        assert loaded == []
 
 
 def test_a_packed_frame_goes_by_the_environment(monkeypatch):
@@ -264,13 +246,9 @@ def test_the_size_of_other_items_does_not_matter():
         tracemalloc.stop()
 
 
-def test_one_thread_at_a_time(ring):
+def test_one_call_at_a_time(ring):
     writer, reader = ring
     outcome = []
-
-    class Meddler:
-        def __reduce__(self):
-            return meddle, ()
 
     def look_at_it():
         for call in frame.keys, reader.close:
@@ -278,52 +256,36 @@ def test_one_thread_at_a_time(ring):
                 call()
             except RuntimeError as error:
                 outcome.append(error)
+        return "done"
 
-    sys.modules[__name__].look_at_it = look_at_it
-    writer.send({"m": Meddler()}, 0)
+    runs = Runs(look_at_it)
+    writer.send({"m": runs}, 0)
     with reader.next(0) as frame:
         assert frame["m"] == "done" and len(outcome) == 2
-        thread = threading.Thread(target=frame.keys)
-        thread.start()
-        thread.join(WATCHDOG)
+        Receiving(frame.keys).finish()
     assert reader.lag == 0
-
-
-def meddle():
-    look_at_it()  # noqa: F821
-    return "done"
 
 
 def test_a_pickle_that_drops_the_frame_does_no_harm(ring):
     writer, reader = ring
-    writer.send({"m": Dropper()}, 0)
-    held["frame"] = reader.next(0)
-    assert held["frame"]["m"] == "dropped" and reader.lag == 0 and still_works(writer, reader)
-
-
-held = {}
-
-
-def drop():
-    held.clear()
-    return "dropped"
-
-
-class Dropper:
-    def __reduce__(self):
-        return drop, ()
+    held = []
+    runs = Runs(held.clear)
+    writer.send({"m": runs}, 0)
+    held.append(reader.next(0))
+    assert held[0]["m"] is None and held == []
+    assert reader.lag == 0 and still_works(writer, reader)
 
 
 # ---- Readers that were evicted, and frames that mean harm ----------------------------------------
 
 
 def test_who_was_evicted_is_told_before_any_code_runs():
-    sent = {"a": np.arange(10), "t": Trap(), "n": [1, Trap()]}
+    one, loaded = trap()
+    sent = {"a": np.arange(10), "t": one, "n": [1, one]}
     with ringcast.Writer(1 << 16, on_slow="evict", slow=0.01) as writer:
         with ringcast.Reader(writer.handle) as reader:
             writer.send(sent, 0)
             frame = reader.next(0)
-            Trap.loaded = 0
             while writer.check() is None:
                 with writer.reserve(1000, WATCHDOG) as span:  # overwrites nothing
                     if writer.peers()[0].state == "evicted":
@@ -333,13 +295,13 @@ def test_who_was_evicted_is_told_before_any_code_runs():
                 lambda: frame.hashes,
                 lambda: ringcast.unpack(frame),
                 lambda: "a" in frame,
+                *(lambda key=key: frame[key] for key in (*sent, "nothing")),
+                frame.release,
             ]
-            for look in looks + [lambda key=key: frame[key] for key in (*sent, "nothing")]:
+            for look in looks:
                 with pytest.raises(ringcast.Evicted):
                     look()
-            assert Trap.loaded == 0
-            with pytest.raises(ringcast.Evicted):
-                frame.release()
+            assert loaded == []
 
 
 def each_look(frame):

@@ -10,10 +10,8 @@ import dataclasses
 import enum
 import functools
 import gc
-import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import typing
@@ -247,32 +245,6 @@ def test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it():
     finally:
         Listing.changes.clear()
     assert ringcast.unpack(packed)[2]["x"].a == [inner]
-
-
-WATCHED = """
-import sys
-sys.modules["torch"] = None  # it takes seconds to import
-sys.path[:0] = {paths!r}
-import test_meanwhile as test
-
-test.test_a_key_that_changes_the_instance_while_it_is_read_does_no_harm()
-test.test_packing_while_something_is_packed_mixes_nothing_up()
-test.test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it()
-for change in ("clear", "pop", "grow", "replace", "pack"):
-    test.test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(change)
-print("done")
-"""
-
-
-def test_none_of_that_touches_memory_that_is_gone():
-    """Once more with an allocator that overwrites what is freed."""
-    program = WATCHED.format(paths=[os.path.dirname(__file__)])
-    variables = {**os.environ, "CI": "", "PYTHONMALLOC": "debug"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=variables, timeout=300, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():

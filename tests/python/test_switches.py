@@ -72,10 +72,7 @@ def test_a_descriptor_is_served_by_a_thread_where_io_uring_is_switched_off(ring)
     threads = set()
     for task in os.listdir("/proc/self/task"):
         # One may end.
-        with (
-            contextlib.suppress(OSError),
-            open(f"/proc/self/task/{task}/comm") as name,
-        ):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as name:
             threads.add(name.read().strip())
     rings = [number for number in os.listdir("/proc/self/fd") if "io_uring" in read_link(number)]
     assert ("ringcast-poller" in threads) == (not rings)

@@ -11,6 +11,9 @@ import textwrap
 
 from peers import WATCHDOG
 
+import ringcast
+from ringcast import trace
+
 
 class Events(list):
     """Of a file, which must be whole."""
@@ -72,3 +75,16 @@ TO_ITSELF = """
             writer.send({"step": step})
             reader.recv()
 """
+
+
+def start_patiently(file):
+    """The process may end its trace while another process stands still in a flush."""
+    trace._WAIT = WATCHDOG
+    trace.start(file)
+
+
+def receive_as_child(handle):
+    """What a child of multiprocessing does, which traces by the variable."""
+    trace._WAIT = WATCHDOG
+    with ringcast.Reader(handle, name="child") as reader:
+        reader.recv(WATCHDOG)

@@ -221,13 +221,14 @@ PyObject *rc_py_writer_send_many(PyObject *object, PyObject *const *args, Py_ssi
     note_sent(0);
     return NULL;
   }
-  bool ok = false, is_full;
+  bool ok = false, is_full = false;
   if (rc_py_writer_begin(self)) {
     ok = send_all(self, all, timeout_ns, (uint32_t)tag, &is_full);
     rc_py_writer_end(self, RC_PY_CALL_SEND, is_full);
   } else {
     note_sent(0);
   }
+  self->is_full = is_full;
   Py_DECREF(all);
   if (!ok) return NULL;
   Py_RETURN_NONE;

@@ -307,6 +307,7 @@ static PyMemberDef writer_members[] = {
     {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, base.allow_pickle), READONLY, NULL},
     {"_takes_cuda", T_BOOL, offsetof(struct rc_py_writer, takes_cuda), 0, NULL},
     {"_value_failed", T_BOOL, offsetof(struct rc_py_writer, base.value_failed), READONLY, NULL},
+    {"_is_full", T_BOOL, offsetof(struct rc_py_writer, is_full), READONLY, NULL},
     {"_sent", T_LONGLONG, offsetof(struct rc_py_writer, sent), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_writer, base.watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},

@@ -35,6 +35,7 @@ struct rc_py_writer {
   struct ringcast_span span;
   bool takes_cuda; /* false: _group/config.py asks for no tensors of a device */
   int64_t sent;    /* the tag of the last frame of send() or _send_error(); -1: none */
+  bool is_full;    /* the last send_many(), a try, found no room, and no reader too slow */
   struct rc_py_gpu_writer device;
 };
 
