@@ -71,7 +71,7 @@ def output(*command):
 def build(tests):
     """What these tests run, where a target says what that is; else all."""
     if not (DEV / "build.ninja").exists():
-        output("cmake", "--preset", "dev")
+        output("cmake", "--preset", "dev", "-DRINGCAST_WERROR=OFF")
     targets = re.findall(r"^(\w+): phony", output("ninja", "-C", str(DEV), "-t", "targets"), re.M)
     wanted = ["_ringcast" if x.startswith("pytest ") else x.removeprefix("ctest ") for x in tests]
     if not wanted or not set(wanted) <= set(targets):
