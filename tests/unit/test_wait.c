@@ -229,6 +229,7 @@ TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
   }
   ck_assert_int_eq(rc_os.futex_wake(&target->event.word, INT_MAX),
                    0); /* no wait is left in the kernel */
+  ck_assert(!rc_eventcount_is_asleep(&target->event)); /* nor does a signal call the kernel */
   destroy(target);
 }
 
