@@ -363,7 +363,9 @@ LOOP_TEST(random_steps_agree_with_a_log_of_what_was_sent, 0, sizeof walks / size
     ck_assert_uint_le(control->limit, writer.tail + ring.capacity / 2);
   }
   ck_assert(seen.zeroed > 0 && seen.returned > 0 && seen.outlived > 0 && seen.evicted > 0);
-  ck_assert(seen.busy > 0 && seen.merged > 0 && seen.tapped > 0);
+  ck_assert(seen.merged > 0 && seen.tapped > 0);
+  /* With more of them the ring is full first. */
+  if (walk->leases <= 16) ck_assert_uint_gt(seen.busy, 0);
   if (walk->capacity == 4096) ck_assert(seen.refused > 0 && seen.gaps > 0);
 }
 
