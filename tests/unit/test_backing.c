@@ -355,16 +355,4 @@ TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
   else ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
 
-TEST(a_file_that_is_not_sealed_is_refused) {
-  struct rc_memory out = {.base = NULL};
-  int fd = memfd_create("ringcast.test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  ck_assert_int_eq(ftruncate(fd, (off_t)CHUNK), 0);
-  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out), -EPROTO);
-  ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out),
-                   -EPROTO); /* more could be added, or all punched out */
-  ck_assert_ptr_null(out.base);
-  close(fd);
-}
-
 RUN_TESTS("backing", make_arena, free_arena)

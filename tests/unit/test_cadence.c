@@ -32,15 +32,6 @@ static void come(int count, int64_t gap, int64_t thousandths) {
   for (int i = 0; i < count; i++) come_after(gap + gap * thousandths * dither(i) / 1000000);
 }
 
-TEST(a_regular_message_is_met_in_a_window_around_its_time) {
-  come(20, 10 * MS, 20);
-  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
-  ck_assert_int_gt(window.wake, now + 9 * MS);
-  ck_assert_int_lt(window.wake, now + 10 * MS);
-  ck_assert_int_gt(window.until, now + 10 * MS);
-  ck_assert_int_lt(window.until, now + 11 * MS);
-}
-
 TEST(a_few_gaps_must_be_known) {
   for (int i = 0; i < 4; i++) {
     ck_assert(!rc_cadence_window(&cadence, now, 5, &window));

@@ -36,9 +36,27 @@ TEST(a_tag_that_is_not_known_gets_the_default) {
   ck_assert_uint_eq(rc_estimate_of(&estimates, TAG, 1000), 1000);
 }
 
-TEST(one_frame_is_enough_to_know_its_like) {
-  learn(50000, 1);
-  ck_fits(50000);
+/* So many frames of these sizes, one after the other, and what the estimate then fits. */
+static const struct {
+  struct {
+    uint64_t bytes;
+    int times;
+  } frames[4];
+  uint64_t fits;
+} histories[] = {
+    {{{0, 100}}, 0},
+    {{{50000, 1}}, 50000}, /* one is enough to know its like */
+    {{{1000, 1000}, {90000, 1}, {80000, 1}}, 1000},
+    {{{1000, 1000}, {90000, 1}, {80000, 1}, {85000, 1}}, 80000}, /* rises with the third */
+    {{{90000, 5 * EPOCH}, {1000, EPOCH - 1}}, 90000},
+    {{{90000, 5 * EPOCH}, {1000, 2 * EPOCH}}, 1000}, /* sinks when none came for two epochs */
+    {{{1000, 3}, {90000, 1}}, 90000},                /* few can't tell what is an accident */
+    {{{1000, 3}, {90000, 1}, {1000, EPOCH - 4}}, 1000},
+};
+
+LOOP_TEST(it_follows_what_is_usual, 0, sizeof histories / sizeof *histories) {
+  for (int i = 0; i < 4; i++) learn(histories[_i].frames[i].bytes, histories[_i].frames[i].times);
+  ck_fits(histories[_i].fits);
 }
 
 TEST(sizes_that_vary_by_a_sixteenth_never_exceed_it) {
@@ -49,23 +67,6 @@ TEST(sizes_that_vary_by_a_sixteenth_never_exceed_it) {
     ck_assert_uint_le(estimate(), 17000 + 17000 / 16 + 64);
     learn(bytes, 1);
   }
-}
-
-TEST(it_rises_with_the_third_large_frame) {
-  learn(1000, 1000);
-  learn(90000, 1);
-  learn(80000, 1);
-  ck_fits(1000);
-  learn(85000, 1);
-  ck_fits(80000);
-}
-
-TEST(it_sinks_when_large_frames_have_not_come_for_two_epochs) {
-  learn(90000, 5 * EPOCH);
-  learn(1000, EPOCH - 1);
-  ck_enough_for(90000);
-  learn(1000, EPOCH + 1);
-  ck_fits(1000);
 }
 
 TEST(a_rare_big_frame_moves_nothing) {
@@ -79,18 +80,8 @@ TEST(a_rare_big_frame_moves_nothing) {
   }
 }
 
-/* Few can't tell what is an accident. */
-TEST(a_big_frame_among_the_first_counts_until_enough_are_known) {
-  learn(1000, 3);
-  learn(90000, 1);
-  ck_fits(90000);
-  learn(1000, EPOCH - 4);
-  ck_fits(1000);
-}
-
 TEST(sizes_of_nothing_and_of_everything_do_no_harm) {
   learn(0, 100);
-  ck_fits(0);
   learn(UINT64_MAX, 3);
   ck_assert_uint_eq(estimate(), UINT64_MAX);
   ck_assert_uint_eq(rc_estimate_of(&estimates, TAG, 4096), 4096);

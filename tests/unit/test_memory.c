@@ -92,15 +92,18 @@ LOOP_TEST(nobody_can_map_the_data_writable_or_change_its_size, 0, 2) {
   rc_memory_destroy(&memory);
 }
 
-TEST(a_file_without_the_seals_is_refused) {
-  struct rc_memory view;
+/* More could be added, or all punched out. */
+LOOP_TEST(a_file_without_the_seals_is_refused, 0, 3) {
+  static const int seals[] = {0, F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_SHRINK};
+  const uint64_t bytes = RC_BACKING_CHUNK;
+  struct rc_memory view = {.fd = -1};
   int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  ck_assert_int_eq(ftruncate(fd, 8192), 0);
-  ck_assert_int_eq(rc_memory_map_data(fd, 8192, 4096, &view), -EPROTO);
-  ck_assert_int_eq(rc_memory_map_control(fd, 8192, &view), -EPROTO);
-  ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  ck_assert_int_eq(rc_memory_map_data(fd, 8192, 4096, &view), -EPROTO);
-  ck_assert_int_eq(rc_memory_map_control(fd, 8192, &view), 0);
+  ck_assert_int_eq(ftruncate(fd, (off_t)bytes), 0);
+  ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, seals[_i]), 0);
+  ck_assert_int_eq(rc_memory_map_data(fd, bytes, 4096, &view), -EPROTO);
+  ck_assert_int_eq(rc_memory_map_spill(fd, bytes, false, &view), -EPROTO);
+  ck_assert_int_eq(rc_memory_map_control(fd, bytes, &view), _i == 1 ? 0 : -EPROTO);
+  ck_assert_int_eq(view.base != NULL, _i == 1);
   rc_memory_destroy(&view);
   close(fd);
 }

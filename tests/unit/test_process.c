@@ -42,38 +42,8 @@ static void live_for_ever(void *context) {
   for (;;) pause();
 }
 
-LOOP_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS) {
-  if (!choose(_i, __func__)) return;
-  for (int look_before = 0; look_before < 2; look_before++) {
-    int descriptors = open_descriptors();
-    struct rc_process process;
-    pid_t child = start_child(live_for_ever, NULL);
-    struct rc_watch watch = watch_of(child);
-    if (look_before) must_be_alive(watch);
-    ck_assert_int_eq(rc_watch_fd(&watch) >= 0, _i == BY_PIDFD);
-    ck_assert_int_eq(kill(child, SIGKILL), 0);
-    siginfo_t info;
-    ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
-    must_be_dead(watch);
-    must_be_dead(watch);
-    ck_assert_int_eq(rc_process_find(child, &process), -ENOENT);
-    ck_assert_int_eq(waitpid(child, NULL, 0), child);
-    must_be_dead(watch);
-    rc_watch_close(&watch);
-    ck_assert_int_eq(open_descriptors(), descriptors);
-  }
-}
-
-LOOP_TEST(a_stopped_process_is_alive, 0, WAYS) {
-  if (!choose(_i, __func__)) return;
-  pid_t child = start_child(live_for_ever, NULL);
-  struct rc_watch watch = watch_of(child);
-  ck_assert_int_eq(kill(child, SIGSTOP), 0);
-  ck_assert_int_eq(waitpid(child, NULL, WUNTRACED), child);
-  must_be_alive(watch);
-  kill_child(child);
-  must_be_dead(watch);
-}
+/* ---- What becomes of a process, and what is left to see it by ---------------------------------
+ */
 
 static void *outlive_the_leader(void *context) {
   while (pause() < 0) {}
@@ -87,22 +57,61 @@ static void leave_a_thread_behind(void *context) {
   syscall(SYS_exit, 0); /* of this thread alone */
 }
 
-LOOP_TEST(who_has_lost_its_main_thread_lives_as_long_as_the_others, 0, WAYS) {
-  if (!choose(_i, __func__)) return;
-  pid_t child = start_child(leave_a_thread_behind, NULL);
-  struct rc_watch before = watch_of(child);
-  must_be_alive(before);
-  while (state_of(child) != 'Z') sched_yield();
-  struct rc_watch after = watch_of(child);
-  for (int i = 0; i < 3; i++) {
-    must_be_alive(before);
-    must_be_alive(after);
+enum { LIVES, IS_STOPPED, HAS_LOST_ITS_MAIN_THREAD, IS_A_ZOMBIE, IS_GONE, FATES };
+/* Where the limit of descriptors is 0, not even poll works. */
+enum { ALL_IS_WELL, NUMBER_CLOSED, NUMBER_TAKEN, NO_DESCRIPTORS, LACKS };
+
+static void meet(pid_t child, int fate) {
+  siginfo_t info;
+  if (fate == HAS_LOST_ITS_MAIN_THREAD)
+    while (state_of(child) != 'Z') sched_yield();
+  if (fate == IS_STOPPED) {
+    ck_assert_int_eq(kill(child, SIGSTOP), 0);
+    ck_assert_int_eq(waitpid(child, NULL, WUNTRACED), child);
   }
-  kill_child(child);
-  must_be_dead(before);
-  must_be_dead(after);
-  rc_watch_close(&before);
-  rc_watch_close(&after);
+  if (fate == IS_A_ZOMBIE || fate == IS_GONE) ck_assert_int_eq(kill(child, SIGKILL), 0);
+  if (fate == IS_A_ZOMBIE)
+    ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+  if (fate == IS_GONE) ck_assert_int_eq(waitpid(child, NULL, 0), child);
+}
+
+/* By a watch that was opened before, and by one that is opened only now. The program may have
+ * closed the number of the first, and use it for something readable that is no pidfd. */
+LOOP_TEST(the_end_is_seen_and_nobody_is_taken_for_dead, 0, WAYS *FATES *LACKS) {
+  const int fate = _i / WAYS % FATES, lack = _i / WAYS / FATES;
+  const bool is_alive = fate < IS_A_ZOMBIE, is_limited = lack == NO_DESCRIPTORS;
+  int ends[2], states[4];
+  struct rc_process process;
+  if (!choose(_i % WAYS, __func__)) return;
+  if (is_limited && cannot_under("qemu", __func__, "qemu does not read another process's memory"))
+    return;
+  ck_assert_int_eq(pipe(ends), 0);
+  ck_assert_int_eq(write(ends[1], "x", 1), 1);
+  int descriptors = open_descriptors();
+  bool loses = fate == HAS_LOST_ITS_MAIN_THREAD;
+  pid_t child = start_child(loses ? leave_a_thread_behind : live_for_ever, NULL);
+  struct rc_watch early = watch_of(child), late = watch_of(child);
+  must_be_alive(early);
+  ck_assert_int_eq(rc_watch_fd(&early) >= 0, _i % WAYS == BY_PIDFD);
+  const int number = early.fd;
+  if (lack == NUMBER_CLOSED) close(number);
+  if (lack == NUMBER_TAKEN) ck_assert_int_eq(dup2(ends[0], number), number);
+  meet(child, fate);
+  rlim_t most = is_limited ? limit_descriptors(0) : 0;
+  for (int i = 0; i < 4; i++) states[i] = rc_watch_look(i % 2 ? &late : &early);
+  int found = rc_process_find(child, &process);
+  if (is_limited) limit_descriptors(most);
+  for (int i = 0; i < 4; i++) ck_assert_int_eq(states[i] > RC_PROCESS_ENDED, is_alive);
+  for (int i = 0; i < 4; i++) ck_assert_int_ge(states[i], RC_PROCESS_ENDED);
+  if (is_limited) ck_assert_int_eq(found, -EMFILE);
+  else ck_assert_int_eq(found, is_alive ? 0 : -ENOENT);
+  if (is_alive) kill_child(child);
+  must_be_dead(early);
+  must_be_dead(late);
+  rc_watch_close(&early);
+  rc_watch_close(&late);
+  if (lack == NUMBER_TAKEN) ck_assert_int_eq(close(number), 0); /* it was not ours to close */
+  ck_assert_int_eq(open_descriptors(), descriptors);
 }
 
 LOOP_TEST(a_pid_that_went_to_another_is_dead, 0, WAYS) {
@@ -168,28 +177,6 @@ LOOP_TEST(where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead, 0, 
   ck_assert_int_eq(waitpid(child, NULL, 0), child);
 }
 
-TEST(a_descriptor_that_was_taken_away_makes_nobody_dead) {
-  if (!choose(BY_PIDFD, __func__)) return;
-  int ends[2];
-  ck_assert_int_eq(pipe(ends), 0);
-  ck_assert_int_eq(write(ends[1], "x", 1), 1);
-  for (int replaced = 0; replaced < 2; replaced++) {
-    pid_t child = start_child(live_for_ever, NULL);
-    struct rc_watch watch = watch_of(child);
-    must_be_alive(watch);
-    int number = watch.fd;
-    if (replaced)
-      ck_assert_int_eq(dup2(ends[0], number), number); /* something readable that is no pidfd */
-    else close(number);
-    must_be_alive(watch);
-    must_be_alive(watch);
-    kill_child(child);
-    must_be_dead(watch);
-    rc_watch_close(&watch);
-    if (replaced) ck_assert_int_eq(fcntl(number, F_GETFD), 0); /* it is not ours to close */
-  }
-}
-
 static int refuse(int32_t pid) {
   (void)pid;
   return -EPERM;
@@ -222,46 +209,6 @@ TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
   ck_assert_int_eq(opened, 1);
   ck_assert_int_eq(fcntl(watch.fd, F_GETFD), FD_CLOEXEC);
   rc_watch_close(&watch);
-}
-
-enum { LIVES, HAS_LOST_ITS_MAIN_THREAD, IS_A_ZOMBIE, IS_GONE, FATES };
-
-static void meet(pid_t child, int fate) {
-  siginfo_t info;
-  if (fate == HAS_LOST_ITS_MAIN_THREAD)
-    while (state_of(child) != 'Z') sched_yield();
-  if (fate == IS_A_ZOMBIE || fate == IS_GONE) ck_assert_int_eq(kill(child, SIGKILL), 0);
-  if (fate == IS_A_ZOMBIE)
-    ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
-  if (fate == IS_GONE) ck_assert_int_eq(waitpid(child, NULL, 0), child);
-}
-
-/* With the limit at 0 not even poll works. Three watches: opened before, opened too late, and one
- * whose number the program has closed since and uses for a quiet pipe. */
-LOOP_TEST(without_descriptors_the_end_is_still_seen, 0, WAYS *FATES) {
-  const int fate = _i / WAYS;
-  int ends[2];
-  struct rc_process process;
-  if (!choose(_i % WAYS, __func__)) return;
-  if (cannot_under("qemu", __func__, "qemu does not read another process's memory")) return;
-  ck_assert_int_eq(pipe(ends), 0);
-  pid_t child =
-      start_child(fate == HAS_LOST_ITS_MAIN_THREAD ? leave_a_thread_behind : live_for_ever, NULL);
-  struct rc_watch early = watch_of(child), late = watch_of(child), closed = watch_of(child);
-  must_be_alive(early);
-  must_be_alive(closed);
-  ck_assert_int_eq(dup2(ends[0], closed.fd), closed.fd);
-  meet(child, fate);
-  rlim_t most = limit_descriptors(0);
-  int found = rc_process_find(child, &process), states[3];
-  struct rc_watch *const watches[] = {&early, &late, &closed};
-  for (int i = 0; i < 3; i++) states[i] = rc_watch_look(watches[i]);
-  limit_descriptors(most);
-  ck_assert_int_eq(found, -EMFILE);
-  for (int i = 0; i < 3; i++)
-    ck_assert_int_eq(states[i], fate < IS_A_ZOMBIE ? RC_PROCESS_RUNNING : RC_PROCESS_ENDED);
-  for (int i = 0; i < 3; i++) rc_watch_close(watches[i]);
-  if (fate < IS_A_ZOMBIE) kill_child(child);
 }
 
 TEST(what_can_not_be_told_is_an_error) {

@@ -10,8 +10,6 @@
 #include <sched.h>
 
 #include "tests/support/leaks.h"
-#include "tests/support/seccomp.h"
-#include "tests/support/switches.h"
 #include "tests/support/wait.h"
 
 TEST(the_event_ends_it) {
@@ -228,7 +226,8 @@ TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
                       1); /* what an earlier sleep left behind wakes nobody */
   }
   ck_assert_int_eq(rc_os.futex_wake(&target->event.word, INT_MAX),
-                   0); /* no wait is left in the kernel */
+                   0);                                 /* no wait is left in the kernel */
+  ck_assert(!rc_eventcount_is_asleep(&target->event)); /* nor does a signal call the kernel */
   destroy(target);
 }
 
@@ -277,54 +276,6 @@ TEST(nothing_leaks_and_nothing_is_handed_on_by_exec) {
     destroy(target);
   }
   ck_assert_int_eq(open_descriptors(), descriptors);
-}
-
-/* ---- What can be refused --------------------------------------------------------------------- */
-
-static int no_pidfd(int32_t pid) {
-  (void)pid;
-  return -ENOSYS;
-}
-
-enum { NO_PIDFD, PIDFD_OFF, PIDFD_FORBIDDEN, LACKS };
-
-static bool take_away(int what) {
-  if (what == NO_PIDFD) rc_os.pidfd_open = no_pidfd;
-  else if (what == PIDFD_OFF) disable_too("pidfd");
-  else return forbid_call(SYS_pidfd_open) == 0;
-  return true;
-}
-
-struct lack {
-  struct target *target;
-  int what;
-};
-
-static void do_without(void *context) {
-  struct lack *lack = context;
-  struct target *target = lack->target;
-  if (!take_away(lack->what)) {
-    tell_skipped("without_pidfds_a_death_is_told_all_the_same", "no seccomp");
-    return;
-  }
-  child_must(wait_for(target, 2000000) == -ETIMEDOUT);
-  rc_os.futex_wait = happen_and_wait;
-  happening = give;
-  of_it = target;
-  child_must(wait_for(target, RINGCAST_FOREVER) == 0);
-  target->value = 0;
-  happening = kill_peer;
-  of_it = &target->watch.pid;
-  child_must(wait_for(target, RINGCAST_FOREVER) == -EOWNERDEAD);
-}
-
-LOOP_TEST(without_pidfds_a_death_is_told_all_the_same, 0, LACKS) {
-  pid_t peer = start_child(live_for_ever, NULL);
-  struct lack lack = {.target = make(peer), .what = _i};
-  child_must_succeed(start_child(do_without, &lack));
-  kill(peer, SIGKILL);
-  ck_assert_int_eq(waitpid(peer, NULL, 0), peer);
-  destroy(lack.target);
 }
 
 RUN_TESTS("wait", NULL, NULL)
