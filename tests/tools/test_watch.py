@@ -33,14 +33,14 @@ class Watch(Case):
         return said
 
     def test_a_stop_is_a_usual_end(self):
-        for words in COMMANDS:
-            for stop in STOPS:
-                with self.subTest(words=words, stop=stop), Actor() as writer:
-                    writer.ring(NAME)
-                    process = start(words)
+        for stop in STOPS:
+            with self.subTest(stop=stop), Actor() as writer:
+                writer.ring(NAME)
+                processes = [start(words) for words in COMMANDS]
+                for process in processes:
                     process.stdout.readline()
                     process.send_signal(stop)
-                    self.assertEqual(self.end(process, 0), "")
+                    self.assertEqual(self.end(process, 0), "", process.args)
 
     def test_the_writers_end_is_told(self):
         for words in [words for words in COMMANDS if words[0] != "top"]:
