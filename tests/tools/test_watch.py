@@ -17,6 +17,7 @@ COMMANDS = [
     for words in (["stat", NAME, "--watch=0.05"], ["top", "--interval", "0.05"], ["hz", NAME])
     for form in ([], ["--format", "json"])
 ]
+# hz has a line a second: two tests take one form of it alone.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -54,7 +55,7 @@ class Watch(Case):
                     self.assertEqual(self.end(process, 5), said)
 
     def test_a_closed_pipe_ends_it(self):
-        for words in COMMANDS:
+        for words in COMMANDS[:5]:
             for status, restored in (-signal.SIGPIPE, True), (1, False):
                 with self.subTest(words=words, restored=restored), Actor() as writer:
                     writer.ring(NAME)
@@ -89,7 +90,7 @@ class Watch(Case):
         with Actor() as writer:
             for number in range(16):
                 writer.ring(f"{NAME}.{number}" if number else NAME)
-            for words in COMMANDS:
+            for words in COMMANDS[:5]:
                 for stop in STOPS:
                     with self.subTest(words=words, stop=stop):
                         self.assertIn(self.stop_while_the_pipe_is_full(words, stop), (1, -stop))

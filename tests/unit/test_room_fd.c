@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptor that says when to ask for room again: whatever ends a wait makes it readable. */
+/* The descriptor that says when to ask for room again. What ends a wait by it is in
+ * test_channel_deaths. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 
-#include "tests/support/liveness.h"
-#include "tests/support/switches.h"
-
-enum { BY_URING, BY_THREAD, WITHOUT_PIDFDS, WAYS };
-
-static void choose(int way) {
-  if (way != BY_URING) disable_too("io_uring");
-  if (way == WITHOUT_PIDFDS) disable_too("pidfd");
-}
+#include "tests/support/meanwhile.h"
 
 static int room_fd(ringcast_writer *writer) {
   int fd = ringcast_writer_room_fd(writer);
@@ -41,7 +34,7 @@ static void read_all(ringcast_reader *reader) {
   while (ringcast_reader_next(reader, 0, &frame) == 0) ringcast_reader_release(reader, &frame);
 }
 
-LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
+LOOP_TEST(it_tells_when_to_try_again, BY_URING, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
@@ -58,7 +51,7 @@ LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
 }
 
 /* To look for readers in between takes nothing from it. */
-LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS) {
+LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, BY_URING, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
@@ -91,7 +84,7 @@ static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, si
   return 0;
 }
 
-LOOP_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, 0, WAYS) {
+LOOP_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, BY_URING, WAYS) {
   choose(_i);
   for (size_t asked_too = 0; asked_too <= 1024; asked_too += 1024) {
     ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -114,7 +107,7 @@ static void *read_frames(void *context) {
 }
 
 /* Most of them find the ring full, at whatever point the reader is. */
-LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS) {
+LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, BY_URING, WAYS) {
   frames = share_of(20000);
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -126,7 +119,7 @@ LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS) {
   pthread_join(thread, NULL);
 }
 
-LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
+LOOP_TEST(nobody_is_woken_for_who_does_not_wait, BY_URING, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
