@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that a signal interrupts, that have no right to the ring or that die: no memory, mapping
- * or descriptor stays behind. */
+/* Processes that a signal interrupts, that have no right to the ring or that die: no memory,
+ * mapping or descriptor stays behind. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
