@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that die, leave, stall or have no right to the ring: the other processes are told, and
- * no memory, mapping or descriptor stays behind. */
+/* Processes that a signal interrupts, that have no right to the ring or that die: no memory,
+ * mapping or descriptor stays behind. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,6 @@ static ringcast_writer *make_writer(uint64_t capacity) {
 struct party {
   char handle[96];
   ringcast_writer *writer;
-  size_t bytes; /* of a frame */
   struct gate gate, done;
 };
 
@@ -37,8 +36,6 @@ static void free_party(struct party *party) {
   gate_free(&party->done);
 }
 
-/* ---- The writer goes ------------------------------------------------------------------------- */
-
 static void send(ringcast_writer *writer, uint64_t number, size_t bytes) {
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span), 0);
@@ -46,179 +43,10 @@ static void send(ringcast_writer *writer, uint64_t number, size_t bytes) {
   ck_assert_int_eq(ringcast_writer_commit(writer, bytes, 0), 0);
 }
 
-static void must_come(ringcast_reader *reader, uint64_t number, size_t bytes) {
-  struct ringcast_frame frame;
-  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
-  ck_assert_uint_eq(frame.bytes, bytes);
-  ck_assert(pattern_matches(frame.data, bytes, number));
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-}
-
-/* A writer in a child: hands its handle over, sends three frames when the reader is there, opens a
- * fourth, and waits. */
-static void be_a_writer_that_stops_halfway(void *context) {
-  struct party *party = context;
-  struct ringcast_span span;
-  ringcast_writer *writer = writer_of(.capacity = 65536, .spill_bytes = 64 * MIB);
-  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
-  child_must(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER) == 1);
-  for (uint64_t i = 0; i < 3; i++) send(writer, i, party->bytes);
-  child_must(ringcast_writer_reserve(writer, party->bytes + 1000, RINGCAST_FOREVER, &span) == 0);
-  memset(span.data, 0xff, party->bytes + 1000);
-  gate_wait(&party->gate);
-}
-
-/* Small frames, and some beside the ring; the reader sleeps or spins. */
-LOOP_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 4) {
-  struct party party = make_party(NULL);
-  struct ringcast_frame frame;
-  party.bytes = _i < 2 ? 4 : 4 * MIB;
-  pid_t pid = start_child(be_a_writer_that_stops_halfway, &party);
-  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
-  ringcast_reader *reader = reader_at(party.handle, .spin_ns = _i % 2 == 0 ? 0 : (int64_t)1 << 60);
-  must_come(reader, 0, party.bytes);
-  uint64_t lag;
-  do ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
-  while (lag < 2 * RC_FRAME_ALIGN); /* until all three are there */
-  kill_child(pid);
-  for (uint64_t i = 1; i < 3; i++) must_come(reader, i, party.bytes);
-  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
-  ringcast_reader_close(reader);
-  ck_assert_int_eq(ringcast_reader_attach(party.handle, &reader), -ENOENT);
-  free_party(&party);
-}
-
-static void be_a_writer_that_sends_nothing(void *context) {
-  struct party *party = context;
-  ringcast_writer *writer = writer_of(.capacity = 65536);
-  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
-  for (;;) pause();
-}
-
-static void be_a_reader_to_the_end(void *context) {
-  struct party *party = context;
-  ringcast_reader *reader;
-  struct ringcast_frame frame;
-  child_must(ringcast_reader_attach(party->handle, &reader) == 0);
-  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == -EPIPE);
-  child_must(strstr(ringcast_last_error(), "gone"));
-  ringcast_reader_close(reader);
-}
-
-/* Until `count` readers sleep. */
-static void await_sleepers(ringcast_tap *tap, uint32_t count) {
-  struct ringcast_peer peers[8] = {{.size = sizeof *peers}};
-  uint32_t asleep;
-  do {
-    int found = ringcast_tap_peers(tap, peers, 8);
-    asleep = 0;
-    for (int i = 0; i < found; i++)
-      asleep += peers[i].state == RINGCAST_PEER_ACTIVE && state_of(peers[i].pid) == 'S';
-  } while (asleep < count);
-}
-
-TEST(readers_asleep_when_the_writer_is_killed_are_told) {
-  enum { READERS = 5 };
-  struct party party = make_party(NULL);
-  pid_t readers[READERS];
-  ringcast_tap *tap;
-  struct ringcast_frame frame;
-  pid_t writer = start_child(be_a_writer_that_sends_nothing, &party);
-  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
-  ck_assert_int_eq(ringcast_tap_attach(party.handle, &tap), 0);
-  for (int i = 0; i < READERS; i++) readers[i] = start_child(be_a_reader_to_the_end, &party);
-  await_sleepers(tap, READERS);
-  ck_assert_int_eq(kill(writer, SIGKILL), 0); /* a zombie from here on */
-  for (int i = 0; i < READERS; i++) child_must_succeed(readers[i]);
-  ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), -EPIPE);
-  ringcast_tap_close(tap);
-  ck_assert_int_eq(waitpid(writer, NULL, 0), writer);
-  free_party(&party);
-}
-
-/* ---- A reader goes --------------------------------------------------------------------------- */
-
-static void be_a_reader_that_stalls(void *context) {
-  struct party *party = context;
-  ringcast_reader *reader = reader_at(party->handle, .name = "stalled");
-  gate_wait(&party->gate);
-  ringcast_reader_close(reader);
-}
-
 static void fill(ringcast_writer *writer) {
   int result;
   while ((result = ringcast_writer_send(writer, "x", 1, 0, 0)) == 0) {}
   ck_assert_int_eq(result, -EAGAIN);
-}
-
-/* What it holds back is the ring, or spill memory. */
-LOOP_TEST(a_dead_reader_that_holds_the_writer_back_is_named, 0, 2) {
-  ringcast_writer *writer = writer_of(.capacity = 4096, .spill_bytes = 8 * MIB);
-  size_t bytes = _i == 0 ? 1 : 5 * MIB;
-  struct party party = make_party(writer);
-  struct ringcast_peer peer = {.size = sizeof peer};
-  struct ringcast_span span;
-  pid_t pid = start_child(be_a_reader_that_stalls, &party);
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
-  if (_i == 0) fill(writer);
-  else send(writer, 0, bytes);
-  ck_assert_int_eq(kill(pid, SIGKILL), 0); /* a zombie from here on: nobody has waited for it */
-  if (_i == 1) send(writer, 1, 2 * MIB);   /* there is room for that */
-  ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span), -EOWNERDEAD);
-  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "stalled"));
-  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "died"));
-  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
-  ck_assert_int_eq(peer.pid, pid);
-  ck_assert_uint_eq(peer.state, RINGCAST_PEER_DEAD);
-  for (int i = 0; i < 3; i++) /* and again, however short the wait */
-    ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, i, &span), -EOWNERDEAD);
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN); /* the dead do not count */
-  ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN);
-  free_party(&party);
-  ringcast_writer_close(writer);
-}
-
-struct killing {
-  pid_t sleeper, victim;
-};
-
-static void kill_once_it_sleeps(void *context) {
-  struct killing *killing = context;
-  while (state_of(killing->sleeper) != 'S') {}
-  child_must(kill(killing->victim, SIGKILL) == 0);
-}
-
-TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
-  ringcast_writer *writer = make_writer(4096);
-  struct party party = make_party(writer);
-  struct ringcast_span span;
-  for (int i = 0; i < 3; i++) {
-    pid_t pid;
-    for (int reader = 0; reader < 2; reader++) { /* one that leaves, and in its slot another */
-      pid = start_child(be_a_reader_that_stalls, &party);
-      ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
-      fill(writer);
-      ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT);
-      if (reader == 1) break;
-      gate_open(&party.gate);
-      ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), 0);
-      ck_assert_int_eq(ringcast_writer_abort(writer), 0);
-      child_must_succeed(pid);
-    }
-    struct killing killing = {.sleeper = getpid(), .victim = pid};
-    pid_t killer = start_child(kill_once_it_sleeps, &killing);
-    ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), -EOWNERDEAD);
-    child_must_succeed(killer);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    ringcast_writer_close(writer);
-    free_party(&party);
-    writer = make_writer(4096);
-    party = make_party(writer);
-  }
-  free_party(&party);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Signals --------------------------------------------------------------------------------- */

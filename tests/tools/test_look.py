@@ -10,8 +10,9 @@ import unittest
 from test_completion import Completion  # noqa: F401
 from test_hz import Hz  # noqa: F401
 from test_list import List  # noqa: F401
-from test_stat import Hostile, Prometheus, Stat, Watch  # noqa: F401
+from test_stat import Hostile, Prometheus, Stat  # noqa: F401
 from test_top import Screen, Top  # noqa: F401
+from test_watch import Watch  # noqa: F401
 
 if __name__ == "__main__":
     unittest.main()

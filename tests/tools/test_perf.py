@@ -7,170 +7,95 @@ sense.
 import signal
 import subprocess
 
+from actors import await_until, state_of
 from case import CPUS, TOOL, Case, run
 
 SHORT = ["--seconds", "0.05", "--capacity", "1M"]
+SPREAD = ("p50", "p99")
+# The measurement, its options; what must be above 0; a ratio and what it is of.
+MEASUREMENTS = (
+    ("latency", [], ["round_trips", *(f"{of} {at}" for of in ("one_way_ns", "floor_ns", "line_ns")
+     for at in (*SPREAD, "p999"))], ("one_way_ns p50", "floor_ns p50")),
+    *(("throughput", ["--size", size],
+       ["frames_per_s", "memcpy_bytes_per_s", "memcpy_alone_bytes_per_s"],
+       ("bytes_per_s", "memcpy_bytes_per_s")) for size in ("8", "40", "100003", str((1 << 19) - 80))),
+    ("throughput", ["--readers", str(min(len(CPUS), 8))], ["frames_per_s"],
+     ("bytes_per_s", "memcpy_bytes_per_s")),
+    *(("wake", ["--readers", readers],
+       ["messages", *(f"{of} {at}" for of in ("wake_us", "futex_us") for at in SPREAD)],
+       ("wake_us p50", "futex_us p50")) for readers in ("1", "3")),
+    *(("cadence", ["--gap", "5", "--readers", readers],
+       ["messages", "reader_cpu_percent", "futex_cpu_percent", "spin_cpu_percent",
+        *(f"{of}_us {at}" for of in ("wake", "futex", "spin", "commit", "slowest", "futex_commit",
+                                     "futex_slowest", "spin_slowest") for at in SPREAD)],
+       ("wake_us p50", "futex_us p50")) for readers in ("1", "8")),
+)  # fmt: skip
+
+
+def figure(found, name):
+    for key in name.split():
+        found = found[key]
+    return found
 
 
 class Perf(Case):
-    def measure(self, name, *arguments):
-        found = self.json("perf", name, *SHORT, *arguments)
-        self.assertEqual(found["measurement"], name)
-        self.assertTrue(found["version"] and found["cpu"] and found["memory"])
-        self.assertEqual(found["capacity"], 1 << 20)
-        self.assertTrue(set(found["cpus"]) <= set(CPUS) and found["cpus"])
-        self.assertIsInstance(found["pinned"], bool)
-        return found
-
-    def test_latency(self):
-        if len(CPUS) < 2:
-            done = run("perf", "latency", *SHORT)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("needs a CPU for each", done.stderr)
-            return
-        found = self.measure("latency")
-        self.assertIs(found["pinned"], True)
-        self.assertEqual(found["cpus"], [CPUS[0], CPUS[-1]])
-        for key in ("one_way_ns", "floor_ns", "line_ns"):
-            for percentile in ("p50", "p99", "p999"):
-                self.positive(found[key][percentile])
-            self.assertLessEqual(found[key]["p99"], found[key]["p999"])  # p50 is of other trips
-        self.ratio(found["ratio"], found["one_way_ns"]["p50"], found["floor_ns"]["p50"])
-        self.ratio(found["ratio_line"], found["one_way_ns"]["p50"], found["line_ns"]["p50"])
-        self.assertGreater(found["round_trips"], 0)
-
-    def test_latency_refuses_more_processes_than_cpus(self):
-        done = run("perf", "latency", *SHORT, "--readers", str(min(len(CPUS), 256)))
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("needs a CPU for each", done.stderr)
-
-    def test_throughput(self):
-        for size in ("8", "40", "64K", "100003"):
-            found = self.measure("throughput", "--size", size)
-            # A busy machine: so few that the faults of starting are one for each.
-            if found["frames_per_s"] < 20000:
-                found = self.measure("throughput", "--size", size, "--seconds", "1")
-            for key in (
-                "frames_per_s",
-                "bytes_per_s",
-                "memcpy_bytes_per_s",
-                "memcpy_alone_bytes_per_s",
-            ):
-                self.positive(found[key])
-            self.assertAlmostEqual(
-                found["bytes_per_s"] / (found["frames_per_s"] * found["size"]), 1, delta=0.01
-            )
-            self.ratio(found["ratio"], found["bytes_per_s"], found["memcpy_bytes_per_s"])
-            for key in ("writer_faults_per_frame", "reader_faults_per_frame"):
-                self.assertLess(
-                    found[key], 1, "the memory of a ring is there before the first frame"
-                )
-
-    def test_throughput_of_frames_that_fill_half_the_ring(self):
-        found = self.measure("throughput", "--size", str((1 << 19) - 80))
-        self.ratio(found["ratio"], found["bytes_per_s"], found["memcpy_bytes_per_s"])
-
-    def test_throughput_with_more_readers_than_cpus(self):
-        found = self.measure("throughput", "--readers", str(min(len(CPUS), 8)))
-        self.positive(found["frames_per_s"])
-
-    def test_a_frame_that_does_not_fit_is_told(self):
-        words = "perf throughput --size 1G --capacity 64K --seconds 0.05".split()
-        done = run(*words, RINGCAST_SPILL_BYTES=str(64 << 20))
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(done.stdout, "")
-        self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
-
-    def test_a_capacity_that_is_told_for_a_frame_is_enough(self):
-        def throughput(capacity):
-            words = "perf throughput --size 1M --seconds 0.05 --capacity".split()
-            return run(*words, capacity, RINGCAST_SPILL_BYTES="0")
-
-        for capacity in ("1M", "2M"):
-            done = throughput(capacity)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("--capacity to more than twice the frame, by 1K or so", done.stderr)
-        self.assertEqual(throughput(str((2 << 20) + 1024)).returncode, 0)
-
-    def test_wake(self):
-        for readers in (1, 3):
-            found = self.measure("wake", "--readers", str(readers))
-            self.assertEqual(found["readers"], readers)
-            for key in ("wake_us", "futex_us"):
-                self.positive(found[key]["p50"])
-                self.assertLessEqual(found[key]["p50"], found[key]["p99"])
-            self.ratio(found["ratio"], found["wake_us"]["p50"], found["futex_us"]["p50"])
-            for key in ("idle_cpu_percent", "futex_idle_cpu_percent"):
-                self.assertGreaterEqual(found[key], 0)
-                self.assertLessEqual(found[key], 100)
-            self.assertGreater(found["messages"], 0)
-
-    def test_cadence(self):
-        for readers in (1, 8):
-            with self.subTest(readers=readers):
-                found = self.measure("cadence", "--gap", "5", "--readers", str(readers))
-                self.assertEqual(found["gap_ms"], 5)
-                for key in ("wake_us", "futex_us", "spin_us"):
-                    self.positive(found[key]["p50"])
-                    self.assertLessEqual(found[key]["p50"], found[key]["p99"])
-                for key in (
-                    "commit_us",
-                    "slowest_us",
-                    "futex_commit_us",
-                    "futex_slowest_us",
-                    "spin_slowest_us",
-                ):
-                    self.positive(found[key]["p50"])
-                self.assertGreaterEqual(
-                    found["slowest_us"]["p50"], found["wake_us"]["p50"] if readers == 1 else 0
-                )
-                for key in ("reader_cpu_percent", "futex_cpu_percent", "spin_cpu_percent"):
-                    self.positive(found[key])
-                self.assertGreaterEqual(found["system_calls_per_message"], 0)
-                self.ratio(found["ratio"], found["wake_us"]["p50"], found["futex_us"]["p50"])
-                self.assertGreaterEqual(found["messages"], 10)
-
-    def test_text_has_the_figures_too(self):
-        """A line for each figure of the whole, a row for each object; an object of an array has its
-        first figure's."""
-        for name, rows in (
-            ("latency", ["one_way_ns", "ratio_line"]),
-            ("throughput", ["bytes_per_s", "ratio"]),
-            ("wake", ["wake_us", "idle_cpu_percent"]),
-            ("cadence", ["slowest_us", "system_calls_per_message"]),
-        ):
+    def test_each_measurement_has_its_figures(self):
+        for name, options, positive, ratio in MEASUREMENTS:
             if name == "latency" and len(CPUS) < 2:
                 continue
-            text = self.succeed("perf", name, *SHORT)
-            for row in ["capacity +1048576", *(rf"{row} +[0-9.]+" for row in rows)]:
-                self.assertRegex(text, rf"(?m)^{row}\b")
-        self.assertRegex(text, r"(?m)^ +p50 +p99$")
+            with self.subTest(name=name, options=options):
+                found = self.json("perf", name, *SHORT, *options)
+                self.assertEqual([found["measurement"], found["capacity"]], [name, 1 << 20])
+                self.assertTrue(found["version"] and found["cpu"] and found["memory"])
+                self.assertTrue(found["cpus"] and set(found["cpus"]) <= set(CPUS))
+                for key in positive:
+                    self.positive(figure(found, key))
+                above, below = (figure(found, key) for key in ratio)
+                self.ratio(found["ratio"], above, below)
+
+    def test_the_memory_of_a_ring_is_there_before_the_first_frame(self):
+        for size in ("8", "64K"):
+            found = self.json("perf", "throughput", *SHORT, "--size", size)
+            # A busy machine: so few that the faults of starting are one for each.
+            if found["frames_per_s"] < 20000:
+                found = self.json("perf", "throughput", "--size", size, "--seconds", "1")
+            for key in ("writer_faults_per_frame", "reader_faults_per_frame"):
+                self.assertLess(found[key], 1)
+
+    def test_text_has_the_figures_too(self):
+        """A line for each figure of the whole, a row for each object."""
+        text = self.succeed("perf", "wake", *SHORT)
+        for row in (r"capacity +1048576", r"wake_us +[\d.]+", r"ratio +[\d.]+", r" +p50 +p99$"):
+            self.assertRegex(text, rf"(?m)^{row}")
+
+    def test_what_can_not_be_measured_is_said(self):
+        many = str(min(len(CPUS), 256))
+        for words, spill, says in (
+            (["latency", *SHORT, "--readers", many], "", "a CPU for each"),
+            (["throughput", "--size", "1G", "--capacity", "64K"], 64 << 20, "RINGCAST_SPILL_BYTES"),
+            (["throughput", "--size", "1M", "--capacity", "2M"], 0, "--capacity"),
+        ):
+            environment = {} if spill == "" else {"RINGCAST_SPILL_BYTES": str(spill)}
+            done = run("perf", *words, **environment)
+            self.assertEqual([done.returncode, done.stdout], [1, ""])
+            self.assertIn(says, done.stderr)
+        enough = ["--size", "1M", "--seconds", "0.05", "--capacity", str((2 << 20) + 1024)]
+        self.succeed("perf", "throughput", *enough, RINGCAST_SPILL_BYTES="0")
 
     def test_an_interrupt_ends_it_and_its_readers(self):
-        process = subprocess.Popen(
-            [TOOL, "perf", "wake", "--seconds", "600", "--readers", "2"], stderr=subprocess.PIPE
-        )
-        children = f"/proc/{process.pid}/task/{process.pid}/children"
-        readers = []
-        while len(readers) < 2 and process.poll() is None:
-            with open(children, encoding="ascii") as file:
+        words = [TOOL, "perf", "wake", "--seconds", "600", "--readers", "2"]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE)
+
+        def both():
+            with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
                 readers = file.read().split()
+            return len(readers) == 2 and readers
+
+        readers = await_until(both, "there are no two readers")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 128 + signal.SIGINT)
         self.assertIn(b"interrupted", said)
-        for reader in readers:
-            await_end(int(reader))
-
-
-def await_end(pid):
-    """
-    Returns when the process is gone; a process that never goes ends the test by its time limit.
-    """
-    while True:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] in "ZX":
-                    return
-        except (FileNotFoundError, ProcessLookupError):
-            return
+        await_until(
+            lambda: all(state_of(int(pid)) in ("Z", "X", "") for pid in readers), "they live on"
+        )

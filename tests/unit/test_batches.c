@@ -468,19 +468,4 @@ TEST(an_evicted_reader_is_told_within_a_batch) {
   }
 }
 
-TEST(what_was_committed_is_read_after_the_writer_has_gone) {
-  ringcast_writer *writer = writer_of(.capacity = ROOM, .readers = 1);
-  SCOPED_READER reader = attach(writer);
-  struct ringcast_frame frames[8];
-  send_batch(writer, 0, 20);
-  ringcast_writer_close(writer);
-  for (uint64_t read = 0; read < 20;) {
-    int count = ringcast_reader_next_many(reader, RINGCAST_FOREVER, frames, 8);
-    ck_assert_int_gt(count, 0);
-    for (int i = 0; i < count; i++) is_message(&frames[i], read++, of_16);
-    ck_assert_int_eq(ringcast_reader_release_many(reader, frames, (uint32_t)count), 0);
-  }
-  ck_assert_int_eq(ringcast_reader_next_many(reader, RINGCAST_FOREVER, frames, 8), -EPIPE);
-}
-
 RUN_TESTS("batches", remember, nothing_is_left)

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers in the way of a wait for room: whose death is noticed,
- * whose time is counted from when, and what is left of it. */
+/* Readers in the way of a wait for room: whose time is counted from when, and what is left of
+ * it. */
 #include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
 
 #include "channel/liveness.h"
 #include "shm/os.h"
@@ -32,72 +29,6 @@ static int try(ringcast_writer *writer, size_t bytes) {
   struct ringcast_span span;
   writer->waiter.checked = 0; /* as if it were long ago */
   return ringcast_writer_reserve(writer, bytes, 0, &span);
-}
-
-/* ---- Dead, behind one that lives ------------------------------------------------------------- */
-
-static uint32_t peers_of(ringcast_writer *writer) {
-  return (uint32_t)ringcast_writer_peers(writer, NULL, 0);
-}
-
-TEST(a_dead_reader_is_found_behind_one_that_lives) {
-  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
-  for (int i = 0; i < 2; i++) {
-    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
-    ringcast_reader *reader = attach(writer);
-    pid_t pid = start_reader(writer);
-    kill_child(pid);
-    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -EAGAIN);
-    if (policies[i] == RINGCAST_FAIL) {
-      ck_says("'rank 2'");
-      ck_says("has died");
-      ck_assert_int_eq(try(writer, 5), -EOWNERDEAD); /* each time */
-      ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
-    } else {
-      ck_assert_uint_eq(peers_of(writer), 1);
-      ck_assert_int_eq(ringcast_reader_check(reader), 0);
-      ck_told(writer, RINGCAST_PEER_DEAD, pid);
-    }
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-  }
-}
-
-static pid_t victim;
-
-static void kill_in_second(int number) {
-  if (number == 2) kill_child(victim);
-}
-
-TEST(so_is_one_that_dies_while_the_writer_sleeps) {
-  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  SCOPED_READER reader = attach(writer);
-  victim = start_reader(writer);
-  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-  at_each_sleep(kill_in_second);
-  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
-  ck_says("'rank 2'");
-  ck_assert_int_ge(sleeps, 2);
-  ck_assert_int_le(longest, (int64_t)50 * 1000 *
-                                1000); /* readers beside the blocker are checked every 25 ms */
-}
-
-/* It holds no writer back, but the one that does may be waiting for it. */
-TEST(so_is_one_that_has_read_all) {
-  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
-  for (int i = 0; i < 2; i++) {
-    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
-    ringcast_reader *reader = attach(writer);
-    while (writer->ring.tail < 2048)
-      ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
-    kill_child(start_reader(writer)); /* it starts at the tail */
-    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -EAGAIN);
-    if (policies[i] == RINGCAST_FAIL) ck_says("'rank 2'");
-    ck_assert_uint_eq(peers_of(writer), policies[i] == RINGCAST_FAIL ? 2 : 1);
-    ck_assert_int_eq(ringcast_reader_check(reader), 0);
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-  }
 }
 
 /* ---- Whose time it is ------------------------------------------------------------------------ */

@@ -103,25 +103,6 @@ TEST(a_sleeping_writer_is_woken_by_a_reader_that_holds_frames) {
   ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
 
-LOOP_TEST(a_reader_that_is_behind_for_too_long_is_named_and_evicted_if_asked, 0, 2) {
-  SCOPED_WRITER writer =
-      writer_of(.capacity = 1 << 16, .readers = 2, .ahead = AHEAD, .slow_ns = INT64_MAX,
-                .on_slow = _i == 0 ? RINGCAST_FAIL : RINGCAST_EVICT);
-  SCOPED_READER slow = reader_of(writer, .name = "rank 7");
-  SCOPED_READER fast = attach(writer);
-  struct ringcast_peer peers[2] = {{.size = sizeof *peers}};
-  ck_assert_int_eq(offer_all(writer), AHEAD);
-  take_one(fast);
-  ck_assert_int_eq(ringcast_writer_peers(writer, peers, 2), 2);
-  ck_assert_uint_ne(peers[0].blocked_ns, 0);
-  ck_assert_uint_eq(peers[1].blocked_ns, 0);
-  writer->liveness.slow_ns = 1; /* not before: a busy machine can let it pass in between */
-  int result = ringcast_writer_send(writer, "frame", 5, 0, RINGCAST_FOREVER);
-  ck_assert_int_eq(result, _i == 0 ? -ETIMEDOUT : 0);
-  if (_i == 0) ck_says("3 frames are not taken yet (options.ahead): reader 0 'rank 7'");
-  ck_assert_int_eq(ringcast_reader_check(slow), _i == 0 ? 0 : -ESTALE);
-}
-
 /* A reader can store what it likes. */
 LOOP_TEST(a_wrong_place_changes_at_most_the_count, 0, 4) {
   static const uint64_t wrong[] = {64, 128, UINT64_MAX, (uint64_t)1 << 40};

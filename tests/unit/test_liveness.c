@@ -61,33 +61,6 @@ TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
   ringcast_reader_close(quick);
 }
 
-TEST(slow_can_be_an_error_instead) {
-  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 1);
-  SCOPED_READER reader = attach(writer);
-  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
-  ck_says("active");
-  ck_says("blocking for");
-  ck_says("longer than a reader may (options.slow_ns)");
-  ck_assert_int_eq(ringcast_reader_check(reader), 0);
-  ck_all_well(writer);
-  struct ringcast_peer peer = {.size = sizeof peer};
-  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
-  ck_assert_uint_gt(peer.blocked_ns, 0);
-}
-
-/* A caller that asks with timeout 0, again and again, has waited too. */
-TEST(the_time_is_counted_over_calls) {
-  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 3600 * SECOND);
-  SCOPED_READER reader = attach(writer);
-  int result = -EAGAIN;
-  fill_and_hurry(writer);
-  ck_assert_int_eq(ringcast_reader_check(reader),
-                   0); /* whatever the time: only a call of the writer evicts */
-  while (result == -EAGAIN) result = ringcast_writer_send(writer, "frame", 5, 0, 0);
-  ck_assert_int_eq(result, 0);
-  ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
-}
-
 /* Holds a frame and sleeps until it is woken: no slice ends a sleep here. */
 static void hold_and_sleep(void *context) {
   struct party *party = context;
@@ -146,19 +119,6 @@ TEST(a_dead_reader_is_found_without_being_in_the_way) {
     ck_assert_int_eq(ringcast_writer_fd(writer), fd);
     ringcast_writer_close(writer);
   }
-}
-
-TEST(a_wait_goes_on_without_the_dead) {
-  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
-  pid_t first = start_reader(writer), second = start_reader(writer);
-  kill_child(first);
-  kill_child(second);
-  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
-  struct ringcast_peer peer = {.size = sizeof peer};
-  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 0);
-  ck_told(writer, RINGCAST_PEER_DEAD, first);
-  ck_told(writer, RINGCAST_PEER_DEAD, second);
-  ck_all_well(writer);
 }
 
 TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
@@ -266,20 +226,6 @@ TEST(who_is_stuck_in_joining_holds_nobody_up) {
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(rc_slot_activate(ring, slot, owner, (struct rc_start){0}, &reader), -EAGAIN);
   ck_all_well(writer); /* it has lost nothing */
-}
-
-TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
-  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
-  for (int i = 0; i < 2; i++) {
-    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
-    ringcast_reader *reader = attach(writer);
-    reader->ring.own->cursor = UINT64_MAX;
-    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EPROTO : 0);
-    ck_assert_int_eq(ringcast_reader_check(reader), policies[i] == RINGCAST_FAIL ? 0 : -ESTALE);
-    if (policies[i] == RINGCAST_EVICT) ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-  }
 }
 
 static uint64_t another_namespace(void) { return 1; }

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptor that says when to ask for room again: whatever ends a wait makes it readable. */
+/* The descriptor that says when to ask for room again. What ends a wait by it is in
+ * test_channel_deaths. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 
-#include "tests/support/liveness.h"
-#include "tests/support/switches.h"
-
-enum { BY_URING, BY_THREAD, WITHOUT_PIDFDS, WAYS };
-
-static void choose(int way) {
-  if (way != BY_URING) disable_too("io_uring");
-  if (way == WITHOUT_PIDFDS) disable_too("pidfd");
-}
+#include "tests/support/meanwhile.h"
 
 static int room_fd(ringcast_writer *writer) {
   int fd = ringcast_writer_room_fd(writer);
@@ -41,7 +34,7 @@ static void read_all(ringcast_reader *reader) {
   while (ringcast_reader_next(reader, 0, &frame) == 0) ringcast_reader_release(reader, &frame);
 }
 
-LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
+LOOP_TEST(it_tells_when_to_try_again, BY_URING, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
@@ -57,18 +50,8 @@ LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
   }
 }
 
-LOOP_TEST(a_reader_that_leaves_makes_room_too, 0, WAYS) {
-  choose(_i);
-  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
-  int fd = room_fd(writer);
-  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-  ringcast_reader_close(reader);
-  ck_assert_int_eq(send_by_fd(writer, fd), 0);
-}
-
 /* To look for readers in between takes nothing from it. */
-LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS) {
+LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, BY_URING, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
@@ -101,7 +84,7 @@ static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, si
   return 0;
 }
 
-LOOP_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, 0, WAYS) {
+LOOP_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, BY_URING, WAYS) {
   choose(_i);
   for (size_t asked_too = 0; asked_too <= 1024; asked_too += 1024) {
     ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -124,7 +107,7 @@ static void *read_frames(void *context) {
 }
 
 /* Most of them find the ring full, at whatever point the reader is. */
-LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS) {
+LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, BY_URING, WAYS) {
   frames = share_of(20000);
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -136,94 +119,7 @@ LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS) {
   pthread_join(thread, NULL);
 }
 
-LOOP_TEST(a_death_ends_the_wait, 0, WAYS) {
-  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
-  choose(_i);
-  for (int i = 0; i < 4; i++) {
-    uint32_t policy = policies[i % 2];
-    ringcast_writer *writer = make(policy, RINGCAST_FAIL, 0);
-    /* It lives, is in the way too, and is asked first. */
-    ringcast_reader *reader = i < 2 ? NULL : attach(writer);
-    pid_t pid = start_reader(writer);
-    int fd = room_fd(writer);
-    ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-    kill_child(pid);
-    if (policy == RINGCAST_FAIL) {
-      ck_assert_int_eq(send_by_fd(writer, fd), -EOWNERDEAD);
-      ck_says("'rank 2'");
-    } else {
-      while (ringcast_writer_peers(writer, NULL, 0) > (reader ? 1 : 0)) {
-        ck_assert(is_readable(fd, -1));
-        try(writer);
-      }
-      if (reader) read_all(reader);
-      ck_assert_int_eq(send_by_fd(writer, fd), 0);
-      ck_told(writer, RINGCAST_PEER_DEAD, pid);
-    }
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-  }
-}
-
-LOOP_TEST(so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS) {
-  choose(_i);
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 3600 * SECOND);
-  ringcast_reader *reader = attach(writer);
-  fill_and_hurry(writer);
-  ck_assert_int_eq(send_by_fd(writer, room_fd(writer)), -ETIMEDOUT);
-  ck_says("longer than a reader may");
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
-  writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 3600 * SECOND);
-  reader = attach(writer);
-  fill_and_hurry(writer);
-  ck_assert_int_eq(send_by_fd(writer, room_fd(writer)), 0);
-  ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
-}
-
-static void *cancel(void *writer) {
-  ringcast_writer_cancel(writer);
-  return NULL;
-}
-
-LOOP_TEST(so_does_cancel, 0, WAYS) {
-  choose(_i);
-  for (int i = 0; i < 50; i++) {
-    ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-    ringcast_reader *reader = attach(writer);
-    int fd = room_fd(writer);
-    pthread_t thread;
-    ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-    ck_assert_int_eq(pthread_create(&thread, NULL, cancel, writer), 0);
-    ck_assert_int_eq(send_by_fd(writer, fd), -ECANCELED);
-    pthread_join(thread, NULL);
-    ringcast_reader_close(reader);
-    ringcast_writer_close(writer);
-  }
-}
-
-LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
-  choose(_i);
-  SCOPED_WRITER writer = writer_of(.capacity = 4096, .readers = 1, .spill_bytes = 4 << 20);
-  SCOPED_READER reader = attach(writer);
-  struct ringcast_span span;
-  int fd = room_fd(writer), result;
-  for (int i = 0; i < 4; i++) {
-    while ((result = ringcast_writer_reserve(writer, 1 << 20, 0, &span)) == 0)
-      ck_assert_int_eq(ringcast_writer_commit(writer, 1 << 20, 0), 0);
-    ck_assert_int_eq(result, -EAGAIN);
-    ck_says("spill memory");
-    read_all(reader);
-    while ((result = ringcast_writer_reserve(writer, 1 << 20, 0, &span)) == -EAGAIN)
-      ck_assert(is_readable(fd, -1));
-    ck_assert_int_eq(result, 0);
-    ck_assert_int_eq(ringcast_writer_abort(writer), 0);
-  }
-}
-
-LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
+LOOP_TEST(nobody_is_woken_for_who_does_not_wait, BY_URING, WAYS) {
   choose(_i);
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   SCOPED_READER reader = attach(writer);
