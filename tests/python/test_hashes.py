@@ -24,11 +24,6 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 try:
-    import xxhash
-except ImportError:
-    xxhash = None
-
-try:
     ringcast.pack(0, hash="xxh3")
 except ringcast.Error as missing:
     NO_XXH3 = str(missing)
@@ -76,20 +71,6 @@ def test_known_answers_of_xxh3():
         )
 
 
-@needs_xxh3
-@pytest.mark.skipif(xxhash is None, reason="the package xxhash is not installed here")
-@pytest.mark.parametrize(
-    "bytes_", [0, 1, 3, 9, 17, 200, 241, 5000, 262143, 262144, 262145, 3 << 20]
-)
-def test_xxh3_is_that_of_the_package_xxhash(bytes_):
-    array = np.random.default_rng(bytes_).integers(0, 256, bytes_, dtype=np.uint8)
-    assert ringcast.pack(array, hash="xxh3").hashes == xxhash.xxh3_64_intdigest(array.tobytes())
-    strided = np.repeat(array, 2)[::2]
-    assert ringcast.pack([strided], hash="xxh3").hashes == [
-        xxhash.xxh3_64_intdigest(array.tobytes())
-    ]
-
-
 @pytest.mark.parametrize("shape", [(3, 100_000), (700, 1001), (1, 5, 300, 800), (2, 3, 4)])
 def test_pieces_of_any_layout_make_the_same_hash(shape):
     """Larger than a piece of either kind, whose borders then fall anywhere."""
@@ -113,7 +94,7 @@ def test_pieces_of_any_layout_make_the_same_hash(shape):
     assert ringcast.pack(wide, hash="sha256").hashes == sha(wide)
 
 
-# The others are nested values: test_arrays.py.
+# The others are nested values: test_values.py.
 sendable = values.arrays.filter(
     lambda recipe: recipe[1] not in (">i4", "datetime64[s]", "longdouble")
 )
