@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-torch is optional to ringcast; to its own CI it is not. So is msgspec, to both. The tests alone need
-YAML.
+torch is optional to ringcast; to its own CI it is not. So is msgspec, to both.
 """
 
 import importlib
@@ -20,11 +19,9 @@ def _optional(name, of_ci):
         return None
 
 
-torch, msgspec, yaml = (
+torch, msgspec = (
     _optional("torch", True),
     _optional("msgspec", False),
-    _optional("yaml", True),
 )
 needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed here")
 needs_msgspec = pytest.mark.skipif(msgspec is None, reason="msgspec is not installed here")
-needs_yaml = pytest.mark.skipif(yaml is None, reason="PyYAML is not installed here")

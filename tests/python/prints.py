@@ -40,6 +40,16 @@ def is_instance(value):
     return bool(of_ours) and not isinstance(value, others)
 
 
+def form_of(dtype):
+    """All that a dtype of structs is."""
+    if dtype.subdtype:
+        return [form_of(dtype.subdtype[0]), dtype.subdtype[1]]
+    fields = dtype.names and [
+        (name, *map(str, dtype.fields[name][1:]), form_of(dtype[name])) for name in dtype.names
+    ]
+    return dtype, dtype.str, dtype.type, dtype.isalignedstruct, dtype.itemsize, fields
+
+
 def print_of(value):
     """What two values have in common that are the same."""
     kind = type(value)
@@ -51,6 +61,9 @@ def print_of(value):
         return kind, id(value)
     if torch and isinstance(value, torch.Tensor):
         return kind, value.dtype, value.shape, value.requires_grad, values.tensor_bytes(value)
+    if isinstance(value, np.ndarray) and (value.dtype.names or value.dtype.char in "gG"):
+        # Between its fields and in its elements are bytes that mean nothing.
+        return kind, form_of(value.dtype), value.shape, repr(value.tolist())
     if isinstance(value, np.ndarray):
         return (
             kind,

@@ -21,43 +21,35 @@ pytestmark = pytest.mark.alike
 # ---- Subclasses ----------------------------------------------------------------------------------
 
 
+# A value of the parent of each.
+PARENTS = {
+    "Int": 3,
+    "Float": 0.5,
+    "Complex": 1j,
+    "Str": "x",
+    "Bytes": b"x",
+    "ByteArray": bytearray(b"x"),
+    "List": [1],
+    "Tuple": (1,),
+    "Dict": {"a": 1},
+    "Set": {1},
+    "FrozenSet": frozenset([1]),
+    "Scalar": np.float64(1.5),
+    "Ordered": collections.OrderedDict(a=1),
+    "Counts": collections.Counter("ab"),
+    "Deque": collections.deque([1]),
+}
+
+
 def subclass(name, parent):
     return type(name, (parent,), {"__module__": __name__})
 
 
-Int, Float, Complex = subclass("Int", int), subclass("Float", float), subclass("Complex", complex)
-Str, Bytes, ByteArray = (
-    subclass("Str", str),
-    subclass("Bytes", bytes),
-    subclass("ByteArray", bytearray),
-)
-List, Tuple, Dict = subclass("List", list), subclass("Tuple", tuple), subclass("Dict", dict)
-Set, FrozenSet = subclass("Set", set), subclass("FrozenSet", frozenset)
-Array, Scalar = subclass("Array", np.ndarray), subclass("Scalar", np.float64)
-Ordered, Counts = (
-    subclass("Ordered", collections.OrderedDict),
-    subclass("Counts", collections.Counter),
-)
-Deque, PairMore = subclass("Deque", collections.deque), subclass("PairMore", natives.Pair)
-SUBCLASSES = [
-    Int(3),
-    Float(0.5),
-    Complex(1j),
-    Str("x"),
-    Bytes(b"x"),
-    ByteArray(b"x"),
-    List([1]),
-    Tuple([1]),
-    Dict(a=1),
-    Set([1]),
-    FrozenSet([1]),
-    np.arange(3).view(Array),
-    Scalar(1.5),
-    PairMore(1, 2),
-    Ordered(a=1),
-    Counts("ab"),
-    Deque([1]),
-]
+CHILDREN = {name: subclass(name, type(value)) for name, value in PARENTS.items()}
+globals().update(CHILDREN)  # where pickle finds them
+Array, PairMore = subclass("Array", np.ndarray), subclass("PairMore", natives.Pair)
+SUBCLASSES = [CHILDREN[name](value) for name, value in PARENTS.items()]
+SUBCLASSES += [np.arange(3).view(Array), PairMore(1, 2)]
 
 # ---- Classes that have a say ---------------------------------------------------------------------
 
@@ -176,7 +168,7 @@ local_pair.__qualname__ = "elsewhere"
 
 def with_other_dict():
     value = natives.Plain(1, 2)
-    value.__dict__ = Dict(a=1, b=2)
+    value.__dict__ = CHILDREN["Dict"](a=1, b=2)
     return value
 
 

@@ -315,33 +315,6 @@ def test_a_relay_that_does_not_answer_does_not_outlast_a_shutdown(elsewhere, mon
     assert repr(outcome) == "[RuntimeError('cancelled')]"
 
 
-def test_two_threads_do_not_join_at_once(elsewhere, monkeypatch):
-    with (
-        unanswered(elsewhere, monkeypatch) as (_, reader, _),
-        meanwhile(reader.wait_until_ready) as outcome,
-    ):
-        while not reader._end._in_use.locked():
-            pass
-        with pytest.raises(RuntimeError, match="one thread at a time receives"):
-            reader.dequeue(0)
-        reader.shutdown()
-    assert repr(outcome) == "[RuntimeError('cancelled')]"
-
-
-def test_a_reader_looks_at_its_place_once(elsewhere, monkeypatch):
-    writer = ringcast.vllm.MessageQueue(1, 1)
-    elsewhere()
-    seen, here = [], containers.here
-    monkeypatch.setattr(containers, "here", lambda: (here(), seen.append(1))[0])
-    ringcast.vllm.MessageQueue.create_from_handle(writer.handle, 0)
-    assert len(seen) == 1
-
-
-def test_the_warning_comes_once(elsewhere, caplog):
-    make(elsewhere, 3)
-    assert len(caplog.records) == 1
-
-
 @pytest.mark.parametrize("differs", [{"boot": "another"}, {"user": 12345}])
 def test_elsewhere_is_a_place_of_this_machine_and_user(differs, elsewhere, monkeypatch):
     writer = ringcast.vllm.MessageQueue(1, 1)
@@ -375,15 +348,6 @@ def test_a_rank_attaches_once(elsewhere):
     writer, _ = make(elsewhere)
     with pytest.raises(RuntimeError, match="rank 0 has attached already"):
         ringcast.vllm.MessageQueue.create_from_handle(writer.handle, 0)
-
-
-def test_without_the_folder_the_error_says_what_to_share(elsewhere, monkeypatch):
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(ringcast.RingNotFound, match="can't ask for a relay"),
-    ):
-        patch.setattr(_doors, "FOLDER", "/nonexistent")
-        make(elsewhere)
 
 
 # ---- Strangers at the door -----------------------------------------------------------------------

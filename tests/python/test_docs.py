@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from needs import needs_torch, needs_yaml, yaml
+from needs import needs_torch
 
 pytestmark = pytest.mark.alike
 
@@ -75,35 +75,6 @@ def test_what_the_pages_show_runs(tmp_path, block):
     )
 
 
-ON_A_DEVICE = [block for block in BLOCKS if "gpu_status().ready" in block.values[0]]
-
-
-@pytest.mark.parametrize(
-    "block", [pytest.param(block.values[0], id=block.id) for block in ON_A_DEVICE]
-)
-def test_what_the_page_shows_of_a_device_runs_on_one(tmp_path, fake_driver, block):
-    told = "import ringcast as told\nassert told.gpu_status().ready\n"
-    (tmp_path / "block.py").write_text(block + told)
-    paths = [str(ROOT / "tests" / "python" / "fake_torch"), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(fake_driver),
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
-    output_of([sys.executable, tmp_path / "block.py"], env=environment)
-
-
-def test_every_page_has_blocks():
-    assert {page for page in PAGES for block in BLOCKS if block.id.startswith(page)} == set(PAGES)
-
-
-def test_the_comments_of_the_page_say_what_is_printed(tmp_path):
-    (block,) = [block.values[0] for block in BLOCKS if "error.spill_bytes" in block.values[0]]
-    (tmp_path / "block.py").write_text(block)
-    spill_bytes, text = output_of([sys.executable, tmp_path / "block.py"]).splitlines()
-    assert int(spill_bytes) == 10 << 20 and f"# {text}" in block
-
-
 def test_hello_in_python_prints_what_arrived_at_both_readers():
     lines = output_of([sys.executable, ROOT / "examples" / "hello.py"]).splitlines()
     wanted = [
@@ -136,25 +107,6 @@ def test_the_first_sender_and_receiver_print_what_the_page_shows(tmp_path):
     )
 
 
-@needs_yaml
-def test_the_containers_of_a_pod_can_attach_to_each_other():
-    page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
-    (pod,) = [
-        yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
-    ]
-    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod") and pod["metadata"]["name"]
-    spec = pod["spec"]
-    assert len(spec["containers"]) > 1 and spec["shareProcessNamespace"] is True
-    assert {"runAsUser", "runAsGroup"} <= spec["securityContext"].keys()
-    for container in spec["initContainers"] + spec["containers"]:
-        assert {"name", "image", "command"} <= container.keys()
-        assert "securityContext" not in container  # the capabilities of all are the same
-        resources = container.get("resources", {"requests": {}, "limits": {}})
-        for part in "requests", "limits":
-            # Else the pod stays Pending on an ordinary node.
-            assert "hugepages-2Mi" not in resources[part]
-
-
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 
@@ -180,20 +132,3 @@ def test_hello_in_c_prints_what_arrived(tmp_path):
         "received step 1",
         "received step 2",
     ]
-
-
-def test_the_demo_says_what_it_lacks(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    demo = [sys.executable, str(ROOT / "examples" / "tp_workers.py")]
-    done = subprocess.run(
-        demo,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    (sentence,) = done.stderr.splitlines()
-    assert "needs torch" in sentence and sentence.endswith("-m pip install torch")

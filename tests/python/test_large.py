@@ -7,7 +7,6 @@ import pickle
 
 import numpy as np
 import pytest
-from needs import needs_torch, torch
 
 import ringcast
 
@@ -38,57 +37,6 @@ def small():
 # ---- What goes through it ------------------------------------------------------------------------
 
 
-def test_a_dict_with_a_large_array_arrives_whole(small):
-    writer, reader = small
-    mib = 300
-    sent = {"a": pattern(mib, 1).reshape(4, -1), "step": 7}
-    writer.send(sent, 0, tag=3)
-    sent["a"] = None  # the reader has a copy
-    got, tag = reader.recv_tagged(0)
-    assert (list(got), got["step"], tag) == (["a", "step"], 7, 3)
-    assert (
-        got["a"].shape == (4, mib << 15)
-        and got["a"].flags.writeable
-        and is_pattern(got["a"], mib, 1)
-    )
-
-
-@needs_torch
-def test_a_dict_with_a_large_tensor_arrives_whole(small):
-    writer, reader = small
-    tensor = torch.from_numpy(pattern(64, 2).view(np.float32)).reshape(2, -1)
-    writer.send({"t": tensor, "text": "x"}, 0)
-    got = reader.recv(0)
-    assert got["text"] == "x" and got["t"].dtype == torch.float32 and got["t"].shape == tensor.shape
-    assert is_pattern(got["t"].numpy(), 64, 2)
-
-
-@needs_torch
-def test_large_tensors_of_any_strides_arrive_in_order(small):
-    writer, reader = small
-    tensor = torch.from_numpy(pattern(16, 1).view(np.int64)).reshape(1024, -1)
-    for _ in range(2):
-        writer.send({"x": tensor.t(), "y": tensor[::2]}, 0)
-        got = reader.recv(0)
-        assert torch.equal(got["x"], tensor.t()) and torch.equal(got["y"], tensor[::2])
-        assert got["x"].t().is_contiguous() and got["y"].is_contiguous()
-
-
-def test_large_pickled_leaves_and_their_buffers_arrive(small):
-    writer, reader = small
-    sent = {
-        "list": [pattern(20, 1), "x" * (9 * MIB)],
-        "bytes": bytes(pattern(10, 2)),
-        "set": set(range(300_000)),
-    }
-    writer.send(sent, 0)
-    got = reader.recv(0)
-    assert is_pattern(got["list"][0], 20, 1) and got["list"][1] == sent["list"][1]
-    assert is_pattern(got["bytes"], 10, 2) and got["set"] == sent["set"]
-    writer.send([pattern(20, 3)], 0)
-    assert is_pattern(reader.recv(0)[0], 20, 3)
-
-
 def test_large_bytes_arrive(small):
     writer, reader = small
     writer.send_bytes(pattern(100, 4), 0)
@@ -97,18 +45,6 @@ def test_large_bytes_arrive(small):
     assert np.array_equal(
         np.frombuffer(reader.recv(0), np.uint64), pattern(2, 5).reshape(2, -1)[:, ::-1].ravel()
     )
-
-
-def test_a_large_packed_frame_goes_on_two_rings(small):
-    packed = ringcast.pack({"a": pattern(64, 6)})
-    with (
-        ringcast.Writer(1 << 20, spill_bytes=128 * MIB) as other,
-        ringcast.Reader(other.handle) as end,
-    ):
-        for tag, (writer, reader) in enumerate([small, (other, end)]):
-            writer.send(packed, 0, tag=tag)
-            got, tagged = reader.recv_tagged(0)
-            assert tagged == tag and is_pattern(got["a"], 64, 6)
 
 
 def test_large_frames_are_written_and_read_in_place(small):
@@ -127,11 +63,11 @@ def test_large_frames_are_written_and_read_in_place(small):
 
 
 @pytest.mark.parametrize("wrong, error, text", [
-    (-1, ValueError, "spill_bytes must be from 0 to 1099511627776, not -1"),
-    ((1 << 40) + 1, ValueError, "spill_bytes must be from 0 to 1099511627776"),
-    (1 << 70, ValueError, "spill_bytes must be from 0 to 1099511627776"),
-    ("4G", TypeError, "spill_bytes must be an int, not str"),
-    (4e9, TypeError, "spill_bytes must be an int, not float"),
+    (-1, ValueError, "spill_bytes"),
+    ((1 << 40) + 1, ValueError, "spill_bytes"),
+    (1 << 70, ValueError, "spill_bytes"),
+    ("4G", TypeError, "spill_bytes"),
+    (4e9, TypeError, "spill_bytes"),
 ])  # fmt: skip
 def test_a_budget_that_is_none_is_refused(wrong, error, text):
     with pytest.raises(error, match=f"^{text}"):

@@ -33,6 +33,11 @@ class Leaf:
         return hash(self.items)
 
 
+class Ways:
+    def __call__(self, protocol):
+        return Ways, ()
+
+
 def test_leaves_stay_one_where_they_are_one():
     leaf, other = Leaf(1), Leaf(1)
     got = ringcast.unpack(
@@ -41,6 +46,14 @@ def test_leaves_stay_one_where_they_are_one():
     assert got == {"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}
     assert got["a"][0] is got["a"][1]["x"] is got["b"] is got["c"].items[0]
     assert got["a"][2] is got["c"].items[1] is not got["b"]
+
+
+def test_what_stands_on_both_sides_of_a_leaf_arrives_as_one():
+    """The leaf is found to be one only when its class has been looked at."""
+    shared, leaf = [1, "x"], natives.Bare(a=1)
+    vars(leaf)["__reduce_ex__"] = Ways()
+    got = ringcast.unpack(ringcast.pack([shared, leaf, shared, [shared]]))
+    assert got[0] == shared and got[0] is got[2] is got[3][0]
 
 
 def test_leaves_are_keys_and_members_too():

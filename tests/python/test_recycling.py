@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-import values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keeping import LOOKS, TENSOR_LOOKS, address, check_look
@@ -94,27 +93,6 @@ def test_whatever_looks_at_a_tensor_keeps_its_memory(large, look):
     before = lent()
     check_look(large, look, torch.full((1_000_000,), 7).byte(), torch.full((1_000_000,), 9).byte())
     assert lent() == before
-
-
-@needs_torch
-@pytest.mark.parametrize("dtype", values.DLPACK_DTYPES)
-@pytest.mark.parametrize("kind", ["plain", "requires_grad", "parameter"])
-def test_tensors_of_every_dtype_come_from_it(large, dtype, kind):
-    tensor = values.cook_tensor(dtype, (3, 1, 60_000), "transposed", kind, 5)
-    before = recycling()
-    got = large({"t": tensor})["t"]
-    values.assert_same(got, tensor)
-    assert not got._is_view()
-    after = recycling()
-    assert after.fresh + after.reused == before.fresh + before.reused + 1
-
-
-@needs_torch
-def test_a_tensor_moves_to_shared_memory(large):
-    before = lent()
-    tensor = large(torch.arange(100_000))
-    tensor.share_memory_()
-    assert tensor.is_shared() and tensor[-1] == 99_999 and lent() == before
 
 
 # ---- Never two at once ---------------------------------------------------------------------------
@@ -209,17 +187,6 @@ def test_what_is_larger_than_the_bound_is_not_taken_from_it(large):
     before = recycling()
     array = large(np.zeros(2 << 20, np.uint8))
     assert recycling() == before and array.flags.owndata
-
-
-def test_turned_off_all_is_as_without_it(large):
-    recycling(0)
-    before = recycling()
-    array = large({"x": np.zeros(1 << 20, np.uint8)})["x"]
-    assert array.flags.owndata and array.base is None
-    if torch:
-        large({"x": torch.zeros(1 << 20)})["x"].resize_(1 << 21)
-    large([np.zeros(1 << 20, np.uint8)])
-    assert recycling() == before
 
 
 def test_packed_frames_use_it_too():

@@ -290,3 +290,30 @@ def test_share_once_is_awaited_and_computes_in_a_thread() -> None:
     asyncio.run(run())
     calls = [share_once(lambda: compute(9), 160_000, how="share", thread=True) for _ in range(40)]
     assert all(float(shared.result()[0]["feature"][1]) == 9 for shared in calls)
+
+
+# ---- What is remembered --------------------------------------------------------------------------
+
+
+def hash_by(key: str, tensor: Any, remember: bool = True) -> int:
+    return ringcast.sglang.share_hash([tensor], key=key, remember=remember).result()[1][0]
+
+
+def test_a_key_is_hashed_once_where_that_is_asked_for():
+    first, longer = torch.arange(1000.0), torch.arange(1001.0)
+    other, told = first + 1, feature_hash(first)
+    assert hash_by("never", other, remember=False) == hash_by("never", other) == feature_hash(other)
+    assert hash_by("a", first) == told == hash_by("a", other), "the key tells, and nothing else"
+    assert hash_by("b", other) == hash_by("a", other, remember=False) == feature_hash(other)
+    assert hash_by("a", longer) == feature_hash(longer), "of another form"
+    assert share_hash([first], key="a", compute=lambda _: 7, remember=True).result()[1] == [7]
+
+
+@on_ranks(2)
+def test_hashes_of_another_rank_are_remembered_too() -> None:
+    given = features(4)
+    more = [feature + 1 for feature in given]
+    with slack(PATIENT):
+        told = share_hash(given, key="again", how="hash", remember=True).result()[1]
+    assert told == [feature_hash(feature) for feature in given]
+    assert share_hash(more, key="again", how="local", remember=True).result()[1] == told

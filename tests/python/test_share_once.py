@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import traceback
-import types
 from dataclasses import dataclass
 from typing import Any, List
 
@@ -412,29 +411,6 @@ def test_the_rule_of_hashes_shares_what_is_large(ranks_, cpus):
         for nbytes in (10_000, 10_000_000)
     ]  # fmt: skip
     assert ways == ["local", "hash"]
-
-
-def test_the_rates_are_the_least_that_each_way_took(monkeypatch):
-    """By a clock that each call moves on. The first frame is packed before anything is timed."""
-    seconds = {None: [100, 3, 1, 2], "sha256": [9, 8, 7], "get": [0.5, 0.75, 0.25]}
-    now, sizes = [0.0], set()
-
-    def call(way):
-        if way not in seconds:
-            raise ValueError(way)
-        now[0] += seconds[way].pop(0)
-
-    def pack(value, hash=None):
-        sizes.add(value["sample"].nbytes)
-        call(hash)
-
-    codec = types.SimpleNamespace(pack=pack, unpack=lambda _: call("get"), Error=ringcast.Error)
-    monkeypatch.setattr(advise, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(advise, "ringcast", codec)
-    rates = advise.measure()
-    (size,) = sizes
-    assert (rates.put * size, rates.hash["sha256"] * size, rates.get * size) == (1, 6, 0.25)
-    assert list(rates.hash) == ["sha256"]  # a build without the other hash
 
 
 def ranks_deciding(told: str) -> Any:

@@ -281,31 +281,38 @@ def test_what_is_refused_goes_by_torchs_own_pickle(monkeypatch):
             values.assert_same(link({"t": tensor}), {"t": tensor})
 
 
-def without_strides(tensor):
-    tensor.strides = None
+# ---- Descriptions --------------------------------------------------------------------------------
 
 
-def without_a_shape(tensor):
-    tensor.shape = None
-
-
-def of_fewer_than_no_dimensions(tensor):
-    tensor.ndim = -1
-
-
-@pytest.mark.parametrize("change", [without_strides, without_a_shape, of_fewer_than_no_dimensions])
-def test_a_description_without_its_dimensions_is_none(monkeypatch, change):
+@contextlib.contextmanager
+def linked_with_changed(monkeypatch, change):
+    """With a torch whose description of each tensor is changed."""
     table, theirs = torchs_table(), DESCRIBE(torchs_table().describe)
 
     @DESCRIBE
     def describe(tensor, out):
         status = theirs(tensor, out)
-        change(out.contents)
+        for name, value in change(out.contents).items():
+            setattr(out.contents, name, value)
         return status
 
     ALIVE.append(describe)
     table.describe = address(describe)
     with linked_with(monkeypatch, table) as link:
+        yield link
+
+
+OTHERWISE = {
+    "without strides": lambda _: {"strides": None},
+    "without a shape": lambda _: {"shape": None},
+    "of fewer than no dimensions": lambda _: {"ndim": -1},
+    "beginning elsewhere": lambda tensor: {"data": tensor.data - 8, "byte_offset": 8},
+}
+
+
+@pytest.mark.parametrize("change", OTHERWISE.values(), ids=OTHERWISE)
+def test_a_tensor_that_is_described_otherwise_arrives(monkeypatch, change):
+    with linked_with_changed(monkeypatch, change) as link:
         assert link(torch.arange(6).reshape(2, 3).T).tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
@@ -320,41 +327,13 @@ BEYOND = {
 }
 
 
-@pytest.mark.parametrize("shape, strides", BEYOND.values(), ids=BEYOND)
-def test_a_description_whose_extent_overflows_is_refused(monkeypatch, shape, strides):
-    table, theirs = torchs_table(), DESCRIBE(torchs_table().describe)
-    dims = [(ctypes.c_int64 * 2)(*each) for each in (shape, strides)]
-
-    @DESCRIBE
-    def describe(tensor, out):
-        status = theirs(tensor, out)
-        out.contents.shape, out.contents.strides = map(ctypes.addressof, dims)
-        return status
-
-    ALIVE.append(describe)
-    table.describe = address(describe)
-    with linked_with(monkeypatch, table) as link:
-        for value in (
-            torch.zeros(2, 3, dtype=torch.int64),
-            {"t": [torch.zeros(2, 3, dtype=torch.int64)]},
-        ):
+@pytest.mark.parametrize("dims", BEYOND.values(), ids=BEYOND)
+def test_a_description_whose_extent_overflows_is_refused(monkeypatch, dims):
+    shape, strides = ((ctypes.c_int64 * 2)(*each) for each in dims)
+    change = {"shape": ctypes.addressof(shape), "strides": ctypes.addressof(strides)}
+    with linked_with_changed(monkeypatch, lambda _: change) as link:
+        tensor = torch.zeros(2, 3, dtype=torch.int64)
+        for value in (tensor, {"t": [tensor]}):
             with pytest.raises(ringcast.Error):
                 link.writer.send(value, 0)
-        link.writer.send(7, 0)
-        assert link.reader.recv(0) == 7
-
-
-def test_where_a_description_says_the_tensor_begins_it_begins(monkeypatch):
-    table, theirs = torchs_table(), DESCRIBE(torchs_table().describe)
-
-    @DESCRIBE
-    def describe(tensor, out):
-        status = theirs(tensor, out)
-        out.contents.data -= 8
-        out.contents.byte_offset = 8
-        return status
-
-    ALIVE.append(describe)
-    table.describe = address(describe)
-    with linked_with(monkeypatch, table) as link:
-        assert link(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+        assert link(7) == 7

@@ -25,7 +25,6 @@ if torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
 pytestmark = pytest.mark.alike
-needs_bits = pytest.mark.skipif(not values.BIT_DTYPES, reason="this torch has no dtypes of bits")
 
 
 @pytest.fixture
@@ -44,29 +43,6 @@ def test_tensors_of_every_dtype_arrive(link, dtype):
             values.assert_same(got, {"t": tensor, "in": [tensor]})
             for each in got["t"], got["in"][0]:
                 assert not each._is_view() and each._version == 0
-
-
-@needs_bits
-def test_elements_of_bits_are_sent_as_torch_has_them(link):
-    tensor = torch.arange(16, dtype=torch.uint8).view(torch.uint4).reshape(4, 4).T
-    with pytest.raises((NotImplementedError, RuntimeError)):
-        tensor.contiguous()  # to which torch itself says no
-    got = link({"t": tensor, "in": [tensor]})
-    for each in (got["t"], got["in"][0]):
-        assert each.dtype is torch.uint4
-        assert each.stride() == (1, 4)
-        assert (
-            each.view(torch.uint8).tolist()
-            == torch.arange(16, dtype=torch.uint8).reshape(4, 4).T.tolist()
-        )
-
-
-@needs_bits
-def test_large_tensors_of_bits_arrive(link):
-    raw = torch.from_numpy(values.raw(1, 300_000))
-    for dtype in (torch.int4, torch.bits8, torch.float4_e2m1fn_x2):
-        got = link(raw.view(dtype))
-        assert got.dtype is dtype and torch.equal(got.view(torch.uint8), raw)
 
 
 def lazies():

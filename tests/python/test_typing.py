@@ -232,23 +232,3 @@ def test_every_public_name_has_a_docstring_which_is_the_stubs_and_help_shows_it(
         assert text, f"{name} has no docstring in the stub"
         assert inspect.getdoc(found) == text, name
         assert re.sub(r"[\s|]+", " ", text) in page, name
-
-
-def test_every_signature_is_the_stubs():
-    """What it takes, in which order, and by default."""
-    for name, (found, node) in STUBS.items():
-        makers = [item for item in node.body if getattr(item, "name", None) == "__new__"]
-        # Of which CPython tells the signature.
-        is_slot = isinstance(found, types.WrapperDescriptorType)
-        if is_slot or not callable(found) or (inspect.isclass(found) and not makers):
-            continue
-        wanted = (makers or [node])[0].args
-        for argument in ast.walk(wanted):
-            if isinstance(argument, ast.arg):
-                argument.annotation = None
-        words = [str(parameter) for parameter in inspect.signature(found).parameters.values()]
-        assert [word for word in words if word != "self"] == [
-            word
-            for word in ast.unparse(wanted).split(", ")
-            if word not in ("", "self", "cls", "/", "*")
-        ], name
