@@ -13,7 +13,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE ringcast.
                        -not -path '*/__pycache__*' 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help deps deps-test deps-build build demo test test-all pythons lint format docs coverage soak bench bench-docs gpu-test
+.PHONY: help deps deps-test deps-build build demo test test-all faults pythons lint format docs coverage soak bench bench-docs gpu-test
 .PHONY: vllm-compat sglang-compat engines peers wheels wheels-test install uninstall deb abi clean distclean
 .DEFAULT_GOAL := help
 
@@ -21,6 +21,7 @@ help:
 	@echo 'make demo       tensor dicts from one process to three, through ringcast and through gloo (ARGS="--world 8")'
 	@echo 'make test       what every change must pass: C (plain, part of it with ASan + UBSan or TSan), Python'
 	@echo 'make test-all   the other tests too: less and more than this machine has, models, fuzzing, valgrind, aarch64'
+	@echo 'make faults     plants the faults of tests/faults/, one at a time: does a test fail? (ARGS="AREA... --only NAME")'
 	@echo 'make pythons    the Python tests on each Python from 3.10 to 3.15 that is here or in a newer Debian (ARGS=3.14)'
 	@echo 'make lint       clang-format, ruff, shellcheck, codespell (part of make test), then clang-tidy and gcc -fanalyzer'
 	@echo 'make format     formats C and Python: clang-format and ruff'
@@ -91,6 +92,10 @@ test: deps-test $(installed)
 
 test-all: deps $(installed)
 	@cmake/test-all.sh
+
+# ARGS: areas and options of tests/faults/run.py.
+faults: deps-test
+	@$(python) tests/faults/run.py $(ARGS)
 
 # ARGS: versions and options of cmake/pythons.sh.
 pythons: deps
