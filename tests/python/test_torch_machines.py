@@ -59,6 +59,20 @@ def test_the_ring_on_another_machine_has_the_name_of_the_sources() -> None:
         dist.barrier()
 
 
+# Small ones, as many as are learned from, a thousand times more, and back; and each size at which a
+# message is divided.
+STEADY = [*[40] * 64, *[50_000] * 4, *[41] * 64]
+DIVIDED = [0, 4096, 4097, 3, 1 << 16, (1 << 16) + 1, 2 << 20, (2 << 20) + 1, 5, 9 << 20, 1]
+
+
+@on_ranks(4)
+def test_values_of_any_sizes_cross_between_machines_in_order() -> None:
+    with on_machines(PAIRS):
+        for step, size in enumerate([*DIVIDED, *STEADY, *reversed(DIVIDED)]):
+            value = step, bytes([step % 256]) * size
+            assert rt.broadcast_object(value if dist.get_rank() == 1 else None, 1) == value
+
+
 def ranks_no_cpu_backend() -> str:
     with on_machines(PAIRS):
         with pytest.MonkeyPatch.context() as patch:
