@@ -45,17 +45,6 @@ def run(*arguments, program=FOLDER / "pipeline.py"):
     return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG, check=False)
 
 
-def run_changed(folder, mode, worker, stage, action, *arguments):
-    """
-    A run of a mode in which a stage of a worker does something else first; not in its warm-up.
-    """
-    program = folder / "changed.py"
-    program.write_text(
-        CHANGED.format(folder=str(FOLDER), worker=worker, stage=stage, action=action)
-    )
-    return run("--mode", mode, "--gil", "release", "--bare", "0", *arguments, program=program)
-
-
 def test_all_modes_have_equal_results_and_their_figures_add_up(tmp_path):
     done = run("--format", "json")
     assert done.returncode == 0, done.stderr
@@ -110,14 +99,8 @@ def test_text_has_tables_and_a_gantt_chart_and_a_picture_needs_matplotlib(tmp_pa
     assert [line[2:8] for line in lines[start + 1 : start + 7]] == wanted
 
 
-BAD = [
-    "--subgraphs 1",
-    "--edges 0",
-    "--repeat 0",
-    "--deadline 0",
-    "--mode fibres",
-    "--picture gantt.pdf",
-]
+BAD = ["--subgraphs 1", "--edges 0", "--repeat 0", "--deadline 0", "--mode fibres"]
+BAD += ["--picture gantt.pdf"]
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -126,30 +109,29 @@ def test_bad_options_are_named(bad):
     assert done.returncode == 2 and bad.split()[0] in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("mode", "worker"), [("threads", "A1 GPU"), ("asyncio", "A1 GPU"), ("processes", "A2 NPU")]
-)
-def test_a_broken_stage_fails_the_run_and_is_named(tmp_path, mode, worker):
-    stage = 3 if worker == "A1 GPU" else 6
-    done = run_changed(tmp_path, mode, worker, stage, "raise LookupError('no such node')")
-    assert done.returncode == 1 and done.stdout == ""
-    assert f"{worker}, subgraph 0, stage {stage}: LookupError" in done.stderr
+A2, A1, B1 = ("A2 NPU", 6), ("A1 GPU", 3), ("B1 CPU", 2)
+FAIL = "raise LookupError('no such node')"
+DIFFER = "self.nodes.current = self.nodes.current + 0.5"
+KILL = "os.kill(os.getpid(), 9)"
+# The mode, the worker and its stage, what that does, and what is told.
+FAULTS = {
+    "fails in a thread": ("threads", A1, FAIL, "A1 GPU, subgraph 0, stage 3: LookupError"),
+    "fails in a task": ("asyncio", A1, FAIL, "A1 GPU, subgraph 0, stage 3: LookupError"),
+    "fails in a process": ("processes", A2, FAIL, "A2 NPU, subgraph 0, stage 6: LookupError"),
+    "differs": ("processes", A2, DIFFER, "the results of sequential and processes differ"),
+    "is killed first": ("processes", B1, KILL, "processes: B1 CPU: the process died (SIGKILL)"),
+    "is killed last": ("processes", A2, KILL, "processes: A2 NPU: the process died (SIGKILL)"),
+    "hangs": ("processes --deadline 5", A2, "time.sleep(1000)", "in time"),
+}
 
 
-def test_a_result_that_differs_fails_the_run_and_names_the_pair(tmp_path):
-    done = run_changed(
-        tmp_path, "processes", "A2 NPU", 6, "self.nodes.current = self.nodes.current + 0.5"
-    )
-    assert done.returncode == 1 and "the results of sequential and processes differ" in done.stderr
-
-
-@pytest.mark.parametrize(("worker", "stage"), [("B1 CPU", 2), ("A2 NPU", 6)])
-def test_a_killed_worker_is_named(tmp_path, worker, stage):
-    done = run_changed(tmp_path, "processes", worker, stage, "os.kill(os.getpid(), 9)")
-    assert done.returncode == 1 and done.stdout == ""
-    assert f"processes: {worker}: the process died (SIGKILL)" in done.stderr, done.stderr
-
-
-def test_the_deadline_ends_a_run_that_hangs(tmp_path):
-    done = run_changed(tmp_path, "processes", "A2 NPU", 6, "time.sleep(1000)", "--deadline", 5)
-    assert done.returncode == 1 and "in time" in done.stderr
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_worker_that_fails_ends_the_run_and_is_named(tmp_path, fault):
+    """Not in its warm-up."""
+    mode, (worker, stage), action, told = FAULTS[fault]
+    program = tmp_path / "changed.py"
+    changed = CHANGED.format(folder=str(FOLDER), worker=worker, stage=stage, action=action)
+    program.write_text(changed)
+    done = run("--gil", "release", "--bare", "0", "--mode", *mode.split(), program=program)
+    assert done.returncode == 1 and told in done.stderr, done.stderr
+    assert done.stdout == "" or fault == "differs"

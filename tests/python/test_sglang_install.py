@@ -54,18 +54,14 @@ def in_place() -> Set[str]:
     for module, *_ in [*NAMES, *CLASSES, (FEATURES,)]:
         load(module)
     found = {part: set() for part in PARTS}
-    for module, name in NAMES:
-        found["requests"].add(is_ours(getattr(load(module), name)))
-    for module, of, name in CLASSES:
-        part = (
-            "groups"
-            if of == "GroupCoordinator"
-            else "hashes"
-            if name == "process_input_requests"
-            else "requests"
+    for module, name in [*NAMES, (FEATURES, "hash_feature")]:
+        found["hashes" if module == FEATURES else "requests"].add(
+            is_ours(getattr(load(module), name))
         )
+    for module, of, name in CLASSES:
+        part = "hashes" if name == "process_input_requests" else "requests"
+        part = "groups" if of == "GroupCoordinator" else part
         found[part].add(is_ours(getattr(getattr(load(module), of), name)))
-    found["hashes"].add(is_ours(load(FEATURES).hash_feature))
     for name in "MessageQueue", "Handle":
         found["queues"].add(is_ours(getattr(load(QUEUES), name)))
     assert all(len(ours) == 1 for ours in found.values()), found
@@ -101,44 +97,25 @@ def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
         assert install() and in_place() == PARTS
 
 
+SCHEDULER, HASHES = STUBS["srt/managers/scheduler.py"], STUBS["srt/managers/mm_utils.py"]
+ORIGINAL = "    return 'original'\n" + P2P
+OTHER_BROADCAST = f"def broadcast_pyobj(data, rank, dist_group=None):\n{ORIGINAL}"
+TIMED = ("barrier(self)", "barrier(self, timeout=None)")
+# The module, what it has, and the part that keeps SGLang's own for that.
+OTHERS = [
+    ("common", OTHER_BROADCAST, "requests"),
+    ("common", "broadcast_pyobj = print\n" + P2P, "requests"),
+    ("scheduler", SCHEDULER.replace("raw_mm_inputs)", "raw, *more)"), "requests"),
+    ("scheduler", SCHEDULER.replace("(self, recv_reqs)", "(self, *all)"), "hashes"),
+    ("mm_utils", HASHES.replace("(f)", "(f, seed)"), "hashes"),
+    ("parallel_state", COORDINATOR.replace(*TIMED), "groups"),
+    ("group_coordinator", COORDINATOR.replace("gather_object(self", "gather_object(me"), "groups"),
+    ("shm_broadcast", QUEUE.replace("enqueue(self, obj)", "enqueue(self, obj, timeout)"), "queues"),
+]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("module", "text", "part"),
-    [
-        (
-            "common",
-            "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n" + P2P,
-            "requests",
-        ),
-        ("common", "broadcast_pyobj = print\n" + P2P, "requests"),
-        (
-            "scheduler",
-            STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw, *more)"),
-            "requests",
-        ),
-        (
-            "scheduler",
-            STUBS["srt/managers/scheduler.py"].replace("(self, recv_reqs)", "(self, *all)"),
-            "hashes",
-        ),
-        ("mm_utils", STUBS["srt/managers/mm_utils.py"].replace("(f)", "(f, seed)"), "hashes"),
-        (
-            "parallel_state",
-            COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)"),
-            "groups",
-        ),
-        (
-            "group_coordinator",
-            COORDINATOR.replace("all_gather_object(self, obj)", "all_gather_object(me)"),
-            "groups",
-        ),
-        (
-            "shm_broadcast",
-            QUEUE.replace("enqueue(self, obj)", "enqueue(self, obj, timeout)"),
-            "queues",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("module", "text", "part"), OTHERS)
 def test_another_signature_leaves_its_part_as_it_was_with_one_warning(
     stubs, module, text, part, when
 ):
@@ -151,17 +128,11 @@ def test_another_signature_leaves_its_part_as_it_was_with_one_warning(
         assert in_place() == PARTS - {part}
         assert install()
     (warning,) = caught
-    assert f"leaves SGLang's {part} as they are" in str(warning.message) and module in str(
-        warning.message
-    )
+    assert f"SGLang's {part}" in str(warning.message) and module in str(warning.message)
 
 
 def test_install_is_false_where_no_part_fits(stubs):
-    other = "def broadcast_pyobj(data): return 'original'\n" + P2P
-    groups = COORDINATOR.replace("barrier(self)", "barrier(self, timeout=None)")
-    hashes = STUBS["srt/managers/mm_utils.py"].replace("(f)", "(f, seed)")
-    queue = QUEUE.replace("dequeue(self)", "dequeue()")
-    write_stubs(stubs, common=other, parallel_state=groups, shm_broadcast=queue, mm_utils=hashes)
+    write_stubs(stubs, **{module: text for module, text, _ in OTHERS if module != "scheduler"})
     in_place()
     with pytest.warns(RuntimeWarning, match="leaves SGLang's"):
         assert not install() and not install()
@@ -198,11 +169,7 @@ def test_an_untested_version_runs_with_one_warning_and_strict_leaves_it_alone(
         warnings.simplefilter("always")
         assert install() is not strict
         assert in_place() == (set() if strict else PARTS)
-    told = (
-        [record.getMessage() for record in caplog.records]
-        if strict
-        else [str(one.message) for one in caught]
-    )
+    told = [str(each.message) for each in caught] + [each.getMessage() for each in caplog.records]
     (text,) = told
     assert "SGLang 0.5.24" in text and len(caught) == (not strict)
 
@@ -221,10 +188,10 @@ def test_without_sglang_it_says_what_to_install():
         install()
 
 
-@pytest.mark.parametrize(
-    ("told", "puts"),
-    [(None, False), ("0", False), ("", False), ("1,share=local", True), ("strict", True)],
-)
+ASKED = [(None, False), ("0", False), ("", False), ("1,share=local", True), ("strict", True)]
+
+
+@pytest.mark.parametrize(("told", "puts"), ASKED)
 def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, puts):
     monkeypatch.delenv("RINGCAST_SGLANG", raising=False)
     if told is not None:

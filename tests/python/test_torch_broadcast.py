@@ -4,7 +4,7 @@ ringcast.torch among the ranks of gloo groups; test_all_dropins.py has what all 
 """
 
 import hashlib
-from typing import Any, Dict
+from typing import Any
 
 import needs
 import pytest
@@ -67,16 +67,25 @@ def test_a_list_is_filled_in_place() -> None:
 # ---- Groups --------------------------------------------------------------------------------------
 
 
-def test_without_torch_distributed_the_input_comes_back():
-    value: Dict[str, Any] = {"a": 1}
-    items = [1]
-    assert not dist.is_initialized()
-    assert rt.broadcast_tensor_dict(value, src=5) is value
-    assert rt.broadcast_object(value) is value
-    assert rt.broadcast_object_list(items) is items
-    assert rt.broadcast_tensor_dict() is None
-    rt.close()
+def check_nothing_is_done(**where: Any) -> None:
+    value, items = {"a": torch.ones(1)}, [1]
+    assert rt.broadcast_tensor_dict(value, **where) is value
+    assert rt.broadcast_object(value, **where) is value
+    assert rt.broadcast_object_list(items, **where) is items
+    assert rt.broadcast_tensor_dict(**where) is None
+    rt.close(**where) if "src" not in where else rt.close()
     assert rt.rings() == {}
+
+
+def test_without_torch_distributed_the_input_comes_back():
+    assert not dist.is_initialized()
+    check_nothing_is_done(src=5)
+
+
+@on_ranks(1)
+def test_in_a_world_of_one_the_input_comes_back() -> None:
+    for group in (None, dist.new_group([0])):
+        check_nothing_is_done(group=group)
 
 
 @on_ranks(4)
@@ -85,23 +94,9 @@ def test_rings_are_named_after_the_group_and_the_global_rank_of_the_source() -> 
     rt.broadcast_object(7, 1)
     if rank != 1:
         rt.broadcast_object_list([7], 1, group)
-    mine = (
-        ["torch.default.1"] if rank == 1 else [f"torch.{group.group_name}.2"] if rank == 2 else []
-    )
-    assert names_of_rings() == mine
+    made = {1: "default.1", 2: f"{getattr(group, 'group_name', 'none here')}.2"}
+    assert names_of_rings() == ([f"torch.{made[rank]}"] if rank in made else [])
     dist.barrier()
-
-
-@on_ranks(1)
-def test_in_a_world_of_one_the_input_comes_back() -> None:
-    value = {"a": torch.ones(1)}
-    items = [1]
-    alone = dist.new_group([0])
-    for group in (None, alone):
-        assert rt.broadcast_tensor_dict(value, group=group) is value
-        assert rt.broadcast_object(value, group=group) is value
-        assert rt.broadcast_object_list(items, group=group) is items
-        assert rt.rings(group) == {}
 
 
 @on_ranks(4)
@@ -141,9 +136,7 @@ def test_after_the_first_use_torch_distributed_is_left_alone() -> None:
     joined = group._get_sequence_number_for_group()
     check_usable()
     exchanged = group._get_sequence_number_for_group()
-    assert exchanged - joined == 4, (
-        "two all_gather_objects: each of them the sizes, then the objects"
-    )
+    assert exchanged - joined == 4, "two all_gather_objects, of sizes and of objects"
     with pytest.MonkeyPatch.context() as patch:
         forbid_collectives(patch)
         for step in range(20):
@@ -157,14 +150,8 @@ def forbid_collectives(patch: pytest.MonkeyPatch) -> None:
     def forbidden(*args: Any, **keywords: Any) -> Any:
         raise AssertionError("a collective was called")
 
-    for name in (
-        "all_gather_object",
-        "all_gather",
-        "broadcast",
-        "broadcast_object_list",
-        "all_reduce",
-        "barrier",
-    ):
+    names = "all_gather_object all_gather broadcast broadcast_object_list all_reduce barrier"
+    for name in names.split():
         patch.setattr(dist, name, forbidden)
         patch.setattr(dist.distributed_c10d, name, forbidden)
 
@@ -190,30 +177,24 @@ def test_rings_go_with_their_group_and_a_new_one_has_new_rings(ranks, tmp_path):
 
 
 @on_ranks(2)
-def test_destroying_a_sub_group_frees_its_rings() -> None:
+def test_rings_go_when_their_group_is_closed_or_destroyed_and_no_others() -> None:
     group = dist.new_group([0, 1])
+    check_usable()
+    for _ in range(2):
+        for src in (0, 1):
+            check_usable(src, group)
+        assert sorted(rt.rings(group)) == [0, 1]
+        rt.close(group)
+        assert rt.rings(group) == {} and len(rt.rings()) == 1
     check_usable(1, group)
-    assert len(rt.rings(group)) == 1 and _dist.memory_of_rings()
+    rt.close()
+    rt.close()
     meet()
+    assert _dist.memory_of_rings()
     dist.destroy_process_group(group)
     del group
     assert not _dist.memory_of_rings(), _dist.memory_of_rings()
-
-
-@on_ranks(2)
-def test_closing_frees_the_rings_of_that_group_and_the_next_use_makes_new_ones() -> None:
-    group = dist.new_group([0, 1])
-    for src in (0, 1):
-        check_usable(src, group)
     check_usable()
-    assert sorted(rt.rings(group)) == [0, 1]
-    rt.close(group)
-    assert rt.rings(group) == {} and len(rt.rings()) == 1
-    check_usable(0, group)
-    rt.close()
-    rt.close()
-    check_usable()
-    assert group._get_sequence_number_for_group() == 12
 
 
 @on_ranks(2)

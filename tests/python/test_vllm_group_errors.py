@@ -2,6 +2,7 @@
 """ringcast.vllm.group when something can't be sent, or a rank dies or leaves: what is sent from one
 rank to another."""
 
+import functools
 import os
 import signal
 import threading
@@ -28,34 +29,28 @@ pytestmark = pytest.mark.alike
 
 
 def test_without_a_group_it_says_what_to_call_first() -> None:
-    with pytest.raises(
-        ValueError, match="there is no default group: call torch.distributed.init_process_group"
-    ):
+    with pytest.raises(ValueError, match="init_process_group"):
         Group()
-    with pytest.raises(
-        TypeError, match="device_group must be a torch.distributed.ProcessGroup, not str"
-    ):
+    with pytest.raises(TypeError, match="device_group .* str"):
         Group(dist.ProcessGroup(0, 1), "cuda")
 
 
 @on_ranks(2)
 def test_a_group_of_the_device_with_other_ranks_is_refused() -> None:
     alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
-    assert "the same ranks as cpu_group, in the same order" in text_of(
-        ValueError, lambda: Group(None, alone)
-    )
+    assert "the same ranks" in text_of(ValueError, lambda: Group(None, alone))
 
 
 @on_ranks(2)
 def test_a_peer_out_of_range_is_refused() -> None:
     group = Group()
     me = group.rank_in_group
+    sends = (group.send_object, 1), (group.isend_object, 1), (group.isend_tensor_dict, {})
     for peer, word in (me, "it is the rank that calls"), (2, "has 2 ranks"), (-1, "has 2 ranks"):
-        assert word in text_of(AssertionError, lambda peer=peer: group.send_object(1, peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.isend_object(1, peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.recv_object(peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.isend_tensor_dict({}, peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.recv_tensor_dict(peer))
+        for send, value in sends:
+            assert word in text_of(AssertionError, functools.partial(send, value, peer))
+        for receive in group.recv_object, group.recv_tensor_dict:
+            assert word in text_of(AssertionError, functools.partial(receive, peer))
 
 
 def ranks_too_large() -> str:
@@ -158,36 +153,38 @@ def ranks_one_dies() -> Dict[str, List[str]]:
     texts: Dict[str, List[str]] = {"pid": [str(pid)]}
     assert ring.recv_object(1) == "last"
     for name, group in ("ring", ring), ("begun", begun), ("unused", unused):
+        receives = group.recv_object, group.recv_tensor_dict
         texts[f"received, {name}"] = [
-            text_of(ringcast.WriterGone, lambda group=group: group.recv_object(1)),
-            text_of(ringcast.WriterGone, lambda group=group: group.recv_tensor_dict(1)),
+            text_of(ringcast.WriterGone, functools.partial(receive, 1)) for receive in receives
         ]
-    texts["sent, begun"] = [text_of(ringcast.ReaderDied, handle.wait)]
-    texts["sent, unused"] = []
-    for name, group in ("begun", begun), ("unused", unused):
-        texts[f"sent, {name}"] += [
-            text_of(ringcast.ReaderDied, lambda group=group: group.send_object(1, 1))
-        ] * 2
-    texts["sent, ring"] = [text_of(ringcast.ReaderDied, handle.wait) for handle in handles[-2:]]
-    texts["sent, ring"] += [text_of(ringcast.ReaderDied, lambda: ring.isend_tensor_dict({}, 1))]
+        texts[f"sent, {name}"] = [
+            text_of(ringcast.ReaderDied, functools.partial(group.isend_tensor_dict, {}, 1))
+            if name == "ring"
+            else text_of(ringcast.ReaderDied, functools.partial(group.send_object, 1, 1))
+            for _ in range(2)
+        ]
+    texts["sent, begun"] += [text_of(ringcast.ReaderDied, handle.wait)]
+    texts["sent, ring"] += [text_of(ringcast.ReaderDied, handle.wait) for handle in handles[-2:]]
     return texts
 
 
 def test_one_that_dies_is_named_to_who_sends_to_it_and_who_receives_from_it(mortals):
     texts = mortals.run(2, ranks_one_dies, dying=1)[0]
-    who = f"rank 1 (pid {texts.pop('pid')[0]}) "
-    ended, gone = texts["received, ring"]
-    assert ended.startswith(who + "has died") and "lost" in ended
-    assert gone.startswith(who + "can't be reached (")
-    assert all(text.startswith(who + "can't be reached (") for text in texts["received, begun"])
-    assert all(
-        text.startswith("rank 1 (its pid is not known: ") for text in texts["received, unused"]
-    )
-    for name in "begun", "unused":
-        for text in texts[f"sent, {name}"]:
-            assert text.startswith("rank 1 (its pid was never known) can't be reached ("), text
-            assert text.endswith("): make a new group without it")
-    assert texts["sent, ring"] == [who + "has died: make a new group without it"] * 3
+    who = f"rank 1 (pid {texts.pop('pid')[0]})"
+    # What is told of the rank: its pid as far as it is known, and how it is known.
+    told = {
+        "received, begun": (who, "can't be reached"),
+        "received, unused": ("rank 1 (its pid is not known", ""),
+        "sent, ring": (who, "has died"),
+        "sent, begun": ("rank 1 (its pid was never known)", "can't be reached"),
+        "sent, unused": ("rank 1 (its pid was never known)", "can't be reached"),
+    }
+    ended, gone = texts.pop("received, ring")
+    assert ended.startswith(who + " has died") and "lost" in ended
+    assert gone.startswith(who) and "can't be reached" in gone
+    for name, (start, word) in told.items():
+        for text in texts[name]:
+            assert text.startswith(start) and word in text, (name, text)
 
 
 @on_ranks(2)

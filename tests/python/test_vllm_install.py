@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else. `make
-vllm-compat` has the real ones."""
+"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else: those
+of vLLM, or others, or of a version that is not tested. `make vllm-compat` has the real ones."""
 
+import contextlib
 import importlib
 import inspect
+import json
 import multiprocessing
 import os
 import pathlib
@@ -12,6 +14,8 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
+from concurrent import futures
 
 import pytest
 from needs import needs_torch
@@ -32,13 +36,30 @@ from vllm_stubs import (
 
 import ringcast.vllm._install as ins
 from ringcast import _plugin
+from ringcast._install import TESTED
 
 pytestmark = [pytest.mark.alike, needs_torch]
 
 PACKAGE = pathlib.Path(ins.__file__).parents[2]
-
-
 vllm = pytest.fixture(package)
+
+
+@contextlib.contextmanager
+def no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def in_place():
+    """Of the queues, and of the groups."""
+    from ringcast.vllm.group import GroupOperations
+
+    coordinator = getattr(sys.modules[GROUPS], "GroupCoordinator", None)
+    return (
+        getattr(sys.modules[QUEUES], "MessageQueue", None) is ringcast_queue(),
+        vars(coordinator).get("broadcast") is GroupOperations.broadcast if coordinator else False,
+    )
 
 
 # ---- In place, and out again ---------------------------------------------------------------------
@@ -65,18 +86,16 @@ def test_all_that_hold_a_name_hold_ours_and_give_it_back(vllm, which):
     assert state() == before
 
 
-def test_the_log_says_what_is_in_place(vllm, caplog, monkeypatch):
+@pytest.mark.parametrize("variable", ["1", None])
+def test_the_log_says_once_what_is_in_place_and_how_to_go_back(vllm, caplog, monkeypatch, variable):
     caplog.set_level("INFO")
     vllm(sources(NEWEST))
-    monkeypatch.setenv("RINGCAST_VLLM", "1")
+    if variable:
+        monkeypatch.setenv("RINGCAST_VLLM", variable)
     assert ins.install() and ins.install()
     (record,) = caplog.records
-    assert "in place of queues and groups, in vLLM 0.33.0+cpu" in record.getMessage()
-    assert record.getMessage().endswith("; to go back: unset RINGCAST_VLLM")
-    ins.uninstall()
-    monkeypatch.delenv("RINGCAST_VLLM")
-    assert ins.install()
-    assert caplog.records[-1].getMessage().endswith("; to go back: uninstall()")
+    assert "queues and groups, in vLLM 0.33.0+cpu" in record.getMessage()
+    assert record.getMessage().endswith("unset RINGCAST_VLLM" if variable else "uninstall()")
 
 
 def test_again_is_nothing_new(vllm):
@@ -104,15 +123,6 @@ def test_what_is_imported_later_gets_ours_and_gives_it_back(vllm):
     assert late.MessageQueue is sys.modules[QUEUES].MessageQueue is not MessageQueue
 
 
-def test_our_own_modules_and_those_of_others_that_took_ours_keep_it(vllm):
-    vllm(sources(NEWEST))
-    assert ins.install()
-    import ringcast.vllm.queue as ours
-
-    ins.uninstall()
-    assert ours.MessageQueue is ringcast_queue() and ours.Handle.__module__.startswith("ringcast.")
-
-
 @pytest.mark.parametrize("loaded_before", [True, False])
 def test_a_subclass_with_a_transport_of_its_own_keeps_all_its_functions(vllm, loaded_before):
     vllm(sources(NEWEST))
@@ -133,22 +143,14 @@ def test_threads_may_install_and_uninstall_at_once(vllm):
     load(EXECUTOR, "vllm.stateless")
     before = state()
     start = threading.Barrier(6)
-    raised = []
 
     def work(i):
-        try:
-            start.wait()
-            for turn in range(20):
-                ins.uninstall() if (turn + i) % 3 == 0 else ins.install()
-        except Exception as error:
-            raised.append(error)
+        start.wait()
+        for turn in range(20):
+            ins.uninstall() if (turn + i) % 3 == 0 else ins.install()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not raised
+    with futures.ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
     ins.uninstall()
     assert state() == before
 
@@ -166,16 +168,13 @@ def test_all_or_nothing_is_put_in_place(vllm, monkeypatch):
 
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch):
-    assert "vllm" not in sys.modules
     monkeypatch.setattr(ins.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install vllm"):
         ins.install()
 
 
 def test_what_vllm_lacks_is_told_as_it_is(vllm):
-    modules = sources(NEWEST)
-    modules[QUEUES] = "import a_module_that_is_nowhere\n"
-    vllm(modules)
+    vllm({**sources(NEWEST), QUEUES: "import a_module_that_is_nowhere\n"})
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_nowhere"):
         ins.install()
 
@@ -208,13 +207,102 @@ def test_ours_take_all_that_the_known_signatures_take():
     assert own == "place"
 
 
+# ---- What does not fit -------------------------------------------------------------------------
+
+# Where, what stands there, what another vLLM has, and what is told of it.
+MISFITS = [
+    (QUEUES, "obj, timeout=None)", "obj, timeout=None, priority=0)", "MessageQueue.enqueue"),
+    (QUEUES, "indefinite=False)", "indefinite=True)", "MessageQueue.dequeue"),
+    (QUEUES, "def shutdown(", "def close(", "MessageQueue.shutdown is missing"),
+    (QUEUES, "    remote_addr_ipv6", "    addresses", "Handle has"),
+    (QUEUES, "class Handle", "class Ticket", "Handle is missing"),
+    (GROUPS, "tensor_dict=None, src=0", "src=0, tensor_dict=None", "GroupCoordinator.broadcast_te"),
+    (GROUPS, "def isend_object(", "def isend_obj(", "GroupCoordinator.isend_object is missing"),
+    (GROUPS, "    rank_in_group:", "    group_rank:", "GroupCoordinator has"),
+    (GROUPS, "class GroupCoordinator", "class Group", "GroupCoordinator is missing"),
+    (GROUPS, None, None, f"{GROUPS} can't be imported"),
+]
+
+
+@pytest.mark.parametrize("module, old, new, text", MISFITS)
+def test_a_part_that_differs_stays_as_it_was_and_the_other_is_put_in_place(
+    vllm, module, old, new, text
+):
+    modules = sources(NEWEST)
+    if old is None:
+        del modules[module]
+    else:
+        assert old in modules[module]
+        modules[module] = modules[module].replace(old, new)
+    if old is None or "class" in old:
+        del modules[EXECUTOR], modules["vllm.stateless"]
+    vllm(modules)
+    load("vllm.v1", *(name for name in (EXECUTOR, "vllm.stateless", QUEUES) if name in modules))
+    before = state()
+    with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
+        assert ins.install()
+    assert len(caught) == 1 and caught[0].filename == __file__
+    if old is not None:
+        assert in_place() == (module != QUEUES, module != GROUPS)
+    with no_warning():
+        assert ins.installed() and ins.install()  # told once
+    ins.uninstall()
+    assert {key: value for key, value in state().items() if key in before} == before
+    assert not ins.installed()
+
+
+def test_a_vllm_of_which_no_part_fits_stays_wholly_as_it_was(vllm):
+    modules = sources(NEWEST)
+    for module in QUEUES, GROUPS:
+        modules[module] = modules[module].replace("def broadcast_object(", "def broadcast_thing(")
+    vllm({name: modules[name] for name in (QUEUES, GROUPS, EXECUTOR)})
+    load(QUEUES, GROUPS, EXECUTOR)
+    before = state()
+    with pytest.warns(RuntimeWarning, match="not put in place") as caught:
+        assert not ins.install()
+    assert len(caught) == 2 and state() == before and not ins.installed()
+
+
+def test_attributes_may_be_those_of_a_parent(vllm):
+    """As where a plugin of a platform puts a subclass in the place of the class."""
+    modules = sources(NEWEST)
+    modules[GROUPS] += "class Patched(GroupCoordinator): pass\nGroupCoordinator = Patched\n"
+    vllm(modules)
+    with no_warning():
+        assert ins.install()
+
+
+VERSIONS = ["0.31.0", "0.33.1", "0.34.0rc1", None]
+VERSIONS += [f"{version}+cu130" for version in TESTED["vLLM"]]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_untested_version_that_fits_runs_with_one_warning_and_strict_leaves_it_alone(
+    vllm, monkeypatch, caplog, version, strict
+):
+    tested = version is not None and version.partition("+")[0] in TESTED["vLLM"]
+    if strict:
+        monkeypatch.setenv("RINGCAST_VLLM", "strict")
+    text = f"__version__ = {version!r}\n" if version else ""
+    vllm({**sources(NEWEST if tested else OLDEST), "vllm.__init__": text})
+    load(QUEUES, GROUPS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [ins.install(), ins.install()] == [tested or not strict] * 2
+    assert in_place() == (tested or not strict,) * 2
+    told = [str(each.message) for each in caught] + [each.getMessage() for each in caplog.records]
+    assert len(told) == (not tested) and len(caught) == (not tested and not strict)
+    assert all((version or "of an unknown version") in text for text in told)
+
+
 # ---- vLLM's plugins ------------------------------------------------------------------------------
 
 
-def python(folder, code, **environment):
+def python(folder, code, *arguments):
     path = os.pathsep.join([str(folder), str(PACKAGE)])
-    command = [sys.executable, "-W", "always", "-c", code]
-    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {**os.environ, "PYTHONPATH": path}
     result = subprocess.run(
         command, capture_output=True, text=True, env=environment, timeout=120, check=False
     )
@@ -222,40 +310,53 @@ def python(folder, code, **environment):
     return result
 
 
-PLUGIN = """import sys
+# Prints, for each value of RINGCAST_VLLM, what the plugin did, and the texts of its warnings.
+PLUGIN = """import json, os, sys, warnings
 from ringcast import _plugin
-from ringcast.vllm._install import installed
-_plugin.vllm()
+from ringcast.vllm._install import installed, uninstall
+for asked in sys.argv[1:]:
+    os.environ["RINGCAST_VLLM"] = asked
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _plugin.vllm()
+    texts = [str(each.message) for each in caught]
+    imported = bool({"torch", "zmq", "vllm"} & set(sys.modules))
+    print(json.dumps([installed(), imported, texts]))
+    uninstall()
 """
+# RINGCAST_VLLM, whether it is installed then, and the word of the warning.
+ASKED = {
+    "": (False, None),
+    "0": (False, None),
+    "yes": (False, "yes"),
+    "1,on_death=maybe": (False, "on_death=fail|evict"),
+    "1,share=local": (False, "1,share=local"),
+    "1,on_death": (False, "1,on_death"),
+    "1,": (False, "'1,'"),
+    "1": (True, None),
+    "strict": (True, None),
+    "strict,on_death=evict": (True, None),
+}
 
 
-@pytest.mark.parametrize("asked", ["", "0"])
-def test_unasked_the_plugin_does_nothing_and_imports_nothing(tmp_path, asked):
-    write(tmp_path, sources(NEWEST))
-    code = PLUGIN + "assert not installed()\nassert not {'torch', 'zmq', 'vllm'} & set(sys.modules)"
-    assert python(tmp_path, code, RINGCAST_VLLM=asked).stderr == ""
+def plugin(folder, modules, *asked):
+    write(folder, modules)
+    return [json.loads(line) for line in python(folder, PLUGIN, *asked).stdout.splitlines()]
 
 
-@pytest.mark.parametrize("asked", ["1", "strict", "strict,on_death=evict"])
-def test_asked_the_plugin_installs(tmp_path, asked):
-    write(tmp_path, sources(NEWEST))
-    assert python(tmp_path, PLUGIN + "assert installed()", RINGCAST_VLLM=asked).stderr == ""
+def test_the_plugin_installs_if_it_is_asked_and_never_raises(tmp_path):
+    """Unasked it imports nothing."""
+    found = plugin(tmp_path, sources(NEWEST), *ASKED)
+    for (asked, (installs, word)), (installed, imported, texts) in zip(ASKED.items(), found):
+        assert (installed, imported) == (installs, installs), asked
+        assert word in texts[0] if word else texts == [], asked
+    assert len(found) == len(ASKED)
 
 
-def test_the_plugin_warns_and_never_raises(tmp_path):
-    modules = sources(NEWEST)
-    modules[QUEUES] = "raise OSError('a library is broken')\n"
-    write(tmp_path, modules)
-    told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="1").stderr
-    assert (
-        "RuntimeWarning: ringcast is not put in place, vLLM goes on as it was: a library is broken"
-        in told
-    )
-    told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM="yes").stderr
-    assert "RINGCAST_VLLM is 'yes'" in told and "vLLM's own functions stay" in told
-    for asked in "1,on_death=maybe", "1,share=local", "1,on_death", "1,":
-        told = python(tmp_path, PLUGIN + "assert not installed()", RINGCAST_VLLM=asked).stderr
-        assert f"RINGCAST_VLLM is '{asked}'" in told and "on_death=fail|evict" in told
+def test_the_plugin_warns_of_a_vllm_that_is_broken(tmp_path):
+    broken = {**sources(NEWEST), QUEUES: "raise OSError('a library is broken')\n"}
+    ((installed, _, (text,)),) = plugin(tmp_path, broken, "1")
+    assert not installed and "a library is broken" in text
 
 
 def test_vllm_finds_the_plugin():

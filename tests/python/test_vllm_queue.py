@@ -5,11 +5,10 @@ for long.
 """
 
 import contextlib
-import dataclasses
 import gc
 import logging
+import os
 import pickle
-import re
 import sys
 import threading
 import types
@@ -55,9 +54,7 @@ def test_the_budget_only_makes_the_ring_smaller(monkeypatch, least):
 def test_what_is_too_large_names_the_setting(monkeypatch):
     monkeypatch.setenv("RINGCAST_SPILL_BYTES", "0")
     writer, reader = make_ready(**SMALL)
-    with pytest.raises(
-        ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES in the writer's process to at "
-    ):
+    with pytest.raises(ringcast.FrameTooLarge, match="RINGCAST_SPILL_BYTES"):
         writer.enqueue(bytes(1 << 20))
     writer.enqueue("goes on")
     assert reader.dequeue(timeout=0) == "goes on"
@@ -87,41 +84,31 @@ def test_ranks_are_those_that_the_handle_says():
     writer = MessageQueue(2, 2, local_reader_ranks=[5, 3], enable_shm_tensor_arena=True)
     readers = [MessageQueue.create_from_handle(writer.handle, rank) for rank in (3, 5)]
     assert [reader.local_reader_rank for reader in readers] == [1, 0]
-    with pytest.raises(
-        ValueError, match=r"rank 4 is no reader of this queue: its local_reader_ranks are \[5, 3\]"
-    ):
-        MessageQueue.create_from_handle(writer.handle, 4)
-    broken = dataclasses.replace(writer.handle, buffer_handle=None)
-    with pytest.raises(ValueError, match=r"the handle has local readers, \[5, 3\], but no ring"):
-        MessageQueue.create_from_handle(broken, 3)
 
 
-@pytest.mark.parametrize(
-    "args, options, error, text",
-    [
-        (
-            (2, 2, [0]),
-            {},
-            AssertionError,
-            "local_reader_ranks has 1 ranks, and n_local_reader is 2",
-        ),
-        ((1, 2), {}, ValueError, "n_local_reader must be from 0 to n_reader, 1, not 2"),
-        ((1, 1), {"max_chunks": 0}, ValueError, "must be above 0, not 25165824 and 0"),
-        ((2, 2, [1, 1]), {}, ValueError, r"local_reader_ranks has a rank twice: \[1, 1\]"),
-        (
-            (2, 2, ["1", 0]),
-            {},
-            TypeError,
-            "each of local_reader_ranks must be an int, not str: '1'",
-        ),
-        (("2", 2), {}, TypeError, "n_reader must be an int, not str: '2'"),
-        ((2, 2.0), {}, TypeError, "n_local_reader must be an int, not float: 2.0"),
-        ((1, 1), {"max_chunks": None}, TypeError, "max_chunks must be an int, not NoneType"),
-    ],
-)
-def test_arguments_that_make_no_queue(args, options, error, text):
+ATTACHES, MAKES = MessageQueue.create_from_handle, MessageQueue
+# What the calls are given, what they raise, and the words that name the thing.
+REFUSED = [
+    (MAKES, (2, 2, [0]), AssertionError, "local_reader_ranks has 1"),
+    (MAKES, (1, 2), ValueError, "n_local_reader"),
+    (MAKES, (1, 1, None, 1 << 20, 0), ValueError, "max_chunks"),
+    (MAKES, (2, 2, [1, 1]), ValueError, r"twice: \[1, 1\]"),
+    (MAKES, (2, 2, ["1", 0]), TypeError, "local_reader_ranks .* str: '1'"),
+    (MAKES, ("2", 2), TypeError, "n_reader .* str: '2'"),
+    (MAKES, (2, 2.0), TypeError, "n_local_reader .* float: 2.0"),
+    (MAKES, (1, 1, None, 1 << 20, None), TypeError, "max_chunks .* NoneType"),
+    (ATTACHES, (Handle([5, 3], "a ring"), 4), ValueError, r"rank 4 .* \[5, 3\]"),
+    (ATTACHES, (Handle([5, 3]), 3), ValueError, "no ring"),
+    (ATTACHES, ("a ring", 0), TypeError, "handle .* str"),
+    (ATTACHES, (Handle([0], "a ring"), "0"), TypeError, "rank .* str: '0'"),
+    (pickle.dumps, (MessageQueue(0, 0),), TypeError, r"export_handle\(\)"),
+]
+
+
+@pytest.mark.parametrize("call, args, error, text", REFUSED)
+def test_what_can_not_be_is_refused_by_name(call, args, error, text):
     with pytest.raises(error, match=text):
-        MessageQueue(*args, **options)
+        call(*args)
 
 
 def test_a_ring_has_the_name_of_the_queue_that_vllm_makes():
@@ -147,16 +134,6 @@ def test_a_rank_that_attaches_twice_is_told():
     with pytest.raises(RuntimeError, match=r"not by rank 1: another rank has attached twice"):
         writer.enqueue(1)
     assert len(readers) == 2
-
-
-def test_what_is_no_handle_and_what_can_not_go_is_told():
-    writer = MessageQueue(1, 1)
-    with pytest.raises(TypeError, match=r"handle must be what export_handle\(\) gives, not str"):
-        MessageQueue.create_from_handle(writer.handle.buffer_handle, 0)
-    with pytest.raises(TypeError, match="rank must be an int, not str: '0'"):
-        MessageQueue.create_from_handle(writer.handle, "0")
-    with pytest.raises(TypeError, match=r"pass export_handle\(\)"):
-        pickle.dumps(writer)
 
 
 def test_a_handle_can_be_pickled_and_has_the_fields_of_vllm():
@@ -187,20 +164,14 @@ def test_time_outs():
         with pytest.raises(TimeoutError):
             reader.dequeue(timeout=timeout)
     number = fill(writer)
-    with pytest.raises(TimeoutError, match="rank 0, pid|rank 0.*pid"):
+    with pytest.raises(TimeoutError, match="rank 0.*pid"):
         writer.enqueue(bytes(1000), timeout=0.1)
+    with pytest.raises(ValueError, match="timeout .* nan"):
+        writer.enqueue(bytes(1000), timeout=float("nan"))
     assert [len(reader.dequeue(timeout=0)) for _ in range(number)] == [1000] * number
     writer.enqueue("goes on", timeout=0)
     assert reader.dequeue(timeout=0) == "goes on"
-
-
-def test_a_time_out_that_is_no_number_of_seconds_is_refused():
-    writer, reader = make_ready(**SMALL)
-    fill(writer)
-    with pytest.raises(ValueError, match="timeout must be a number of seconds, or None, not nan"):
-        writer.enqueue(bytes(1000), timeout=float("nan"))
-    other, reader = make_ready()
-    with pytest.raises(ValueError, match="timeout must be a number of seconds, or None, not nan"):
+    with pytest.raises(ValueError, match="timeout .* nan"):
         reader.dequeue(timeout=float("nan"))
 
 
@@ -292,46 +263,44 @@ def test_what_is_sent_before_all_are_ready_waits_for_them():
     assert [reader.dequeue(timeout=0) for _ in range(2)] == ["second", "third"]
 
 
-def test_who_does_not_wait_until_ready_is_not_told():
-    writer, (reader,) = make()
-    writer.wait_until_ready()
-    writer.enqueue("message")
-    assert reader.dequeue(timeout=WATCHDOG) == "message"
+def test_messages_and_the_notice_that_all_are_there_come_in_any_order():
+    """A reader need not wait until it is ready, and keeps what comes before the notice."""
+    for first in "sent", "told":
+        writer, (reader,) = make()
+        if first == "told":
+            writer.wait_until_ready()
+        writer.enqueue("first")
+        if first == "sent":
+            reader.wait_until_ready()
+        writer.wait_until_ready()
+        writer.enqueue("second")
+        assert [reader.dequeue(timeout=WATCHDOG) for _ in range(2)] == ["first", "second"]
 
 
 # ---- Shutting down -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timeout", [None, WATCHDOG])
-def test_shutdown_ends_the_wait_of_a_reader(timeout):
-    writer, reader = make_ready()
-    with contextlib.ExitStack() as stack:
-        with once_it_waits(reader):
-            outcome = stack.enter_context(
-                meanwhile(lambda: reader.dequeue(timeout, indefinite=True))
-            )
-        for _ in range(3):
-            reader.shutdown()
-    assert repr(outcome) == "[RuntimeError('cancelled')]" and reader.shutting_down
-    writer.enqueue("still here")
-    assert reader.dequeue() == "still here"
-    with pytest.raises(RuntimeError, match="^cancelled$"):
-        reader.dequeue(timeout=0)
-
-
-@pytest.mark.parametrize("timeout", [None, WATCHDOG])
-def test_shutdown_ends_the_wait_of_a_writer(timeout):
+@pytest.mark.parametrize("who", ["writer", "reader"])
+def test_shutdown_ends_a_wait_and_loses_nothing(who, timeout):
     writer, reader = make_ready(**SMALL)
-    fill(writer)
+    ended, call = reader, lambda: reader.dequeue(timeout, indefinite=True)
+    if who == "writer":
+        fill(writer)
+        ended, call = writer, lambda: writer.enqueue(bytes(1000), timeout)
     with contextlib.ExitStack() as stack:
-        with once_it_waits(writer):
-            outcome = stack.enter_context(meanwhile(writer.enqueue, bytes(1000), timeout))
-        writer.shutdown()
-        writer.shutdown()
-    assert repr(outcome) == "[RuntimeError('cancelled')]" and writer.shutting_down
-    with pytest.raises(RuntimeError, match="^cancelled$"):
+        with once_it_waits(ended):
+            outcome = stack.enter_context(meanwhile(call))
+        for _ in range(3):
+            ended.shutdown()
+    assert repr(outcome) == "[RuntimeError('cancelled')]" and ended.shutting_down
+    if who == "reader":
         writer.enqueue(bytes(1000))
-    assert len(reader.dequeue(timeout=0)) == 1000  # what was sent is there
+        assert len(reader.dequeue()) == 1000
+    with pytest.raises(RuntimeError, match="^cancelled$"):
+        call()
+    if who == "writer":
+        assert len(reader.dequeue(timeout=0)) == 1000
 
 
 def test_shutdown_ends_waiting_until_ready():
@@ -352,14 +321,6 @@ def test_vllms_busy_loop_is_the_spin_time(monkeypatch, busy, ours, spin):
     assert [queue._end.ring.info().spin_ns for queue in make_ready()] == [spin] * 2
 
 
-def test_a_busy_loop_that_is_no_time_is_refused(monkeypatch):
-    monkeypatch.setenv("VLLM_SHM_BROADCAST_BUSY_LOOP_S", "long")
-    with pytest.raises(
-        ValueError, match="VLLM_SHM_BROADCAST_BUSY_LOOP_S is 'long': it must be seconds"
-    ):
-        MessageQueue(1, 1)
-
-
 # ---- Warnings ------------------------------------------------------------------------------------
 
 
@@ -367,10 +328,10 @@ def warnings_of(caplog):
     found = [record for record in caplog.records if record.name == "ringcast.vllm"]
     assert all(record.levelno == logging.WARNING for record in found)
     caplog.clear()
-    return [
-        re.sub(r"found in \d+ seconds", "found in some seconds", record.getMessage())
-        for record in found
-    ]
+    return [record.getMessage() for record in found]
+
+
+START = "No available shared memory broadcast block found in "
 
 
 @pytest.fixture(params=["environment", "vllm"])
@@ -388,12 +349,8 @@ def test_a_reader_that_waits_warns_unless_it_is_told_not_to(every_millisecond, c
     caplog.clear()
     with pytest.raises(TimeoutError):
         reader.dequeue(timeout=0.01)
-    pid = reader._end.ring.writer_pid
-    assert warnings_of(caplog)[0] == (
-        f"No available shared memory broadcast block found in some seconds: the writer (pid "
-        f"{pid}) is alive, and all "
-        "that it has sent was received"
-    )
+    text = warnings_of(caplog)[0]
+    assert text.startswith(START) and f"(pid {os.getpid()}) is alive" in text
     with pytest.raises(TimeoutError):
         reader.dequeue(timeout=0.1, indefinite=True)
     assert warnings_of(caplog) == []
@@ -412,7 +369,7 @@ def test_vllms_logger_has_the_warning_and_that_the_call_goes_on(
         writer.enqueue("on")
     assert outcome == ["on"]
     texts = [record.getMessage() for record in caplog.records if record.name == "vllm.ringcast"]
-    assert texts[0].startswith("No available shared memory broadcast block found in ")
+    assert texts[0].startswith(START)
     assert texts[-1].startswith("The shared memory broadcast goes on after ")
 
 
@@ -424,14 +381,9 @@ def test_a_writer_that_waits_says_for_whom(every_millisecond, caplog):
     caplog.clear()
     with pytest.raises(TimeoutError):
         writer.enqueue(bytes(1000), timeout=0.1)
-    texts = warnings_of(caplog)
-    start = "No available shared memory broadcast block found in some seconds: rank 0 (pid "
-    assert texts and texts[0].startswith(start)
-    assert (
-        f") is alive, {one._end.ring.lag} bytes ({number} messages) behind, and has held the writer"
-        in texts[0]
-    )
-    assert "rank 1" not in texts[0]
+    text = warnings_of(caplog)[0]
+    assert text.startswith(START) and "rank 0 (pid " in text and "rank 1" not in text
+    assert f"{one._end.ring.lag} bytes ({number} messages) behind" in text
 
 
 def test_who_waits_for_readers_says_who_is_missing(every_millisecond, caplog):
@@ -441,21 +393,19 @@ def test_who_waits_for_readers_says_who_is_missing(every_millisecond, caplog):
         while not caplog.records:
             pass
         writer.shutdown()
-    assert (
-        "some seconds: 1 of 3 readers are attached; missing: rank 0, rank 2"
-        in warnings_of(caplog)[0]
-    )
+    assert "missing: rank 0, rank 2" in warnings_of(caplog)[0]
     del reader
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "soon"])
-def test_an_interval_that_is_none_is_refused(monkeypatch, value):
-    writer, reader = make_ready()
-    monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", value)
-    with pytest.raises(
-        ValueError,
-        match=f"VLLM_RINGBUFFER_WARNING_INTERVAL is '{value}': it must be a number of sec",
-    ):
+BUSY, INTERVAL = "VLLM_SHM_BROADCAST_BUSY_LOOP_S", "VLLM_RINGBUFFER_WARNING_INTERVAL"
+SETTINGS = [(BUSY, "long"), *((INTERVAL, value) for value in ("0", "-1", "nan", "soon"))]
+
+
+@pytest.mark.parametrize("name, value", SETTINGS)
+def test_a_setting_that_is_none_is_refused(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"{name} is '{value}'"):
+        _, (reader,) = make()
         reader.dequeue(timeout=0.01)
 
 
@@ -470,12 +420,3 @@ def test_the_logger_is_of_the_engine(monkeypatch, engine, name):
         module = types.SimpleNamespace(init_logger=lambda _: logging.getLogger("its own"))
         monkeypatch.setitem(sys.modules, engine, module)
     assert _endpoints.engine_logger().name == name
-
-
-def test_a_message_that_comes_before_the_notice_of_all_is_kept():
-    writer, (reader,) = make()
-    writer.enqueue("first")
-    reader.wait_until_ready()
-    writer.wait_until_ready()
-    writer.enqueue("second")
-    assert [reader.dequeue(timeout=0) for _ in range(2)] == ["first", "second"]

@@ -39,9 +39,7 @@ def test_a_queue_may_have_readers_on_this_machine_and_on_others(monkeypatch):
     )
     assert "//127.0.0.1:" in writer.remote_socket.address
     near = MessageQueue.create_from_handle(writer.handle, 0)
-    with pytest.raises(
-        TimeoutError, match="1 of 1 readers are attached; remote readers: 1 of 1 have not come yet"
-    ):
+    with pytest.raises(TimeoutError, match="remote readers: 1 of 1"):
         writer.enqueue("early", timeout=0.01)
     far = MessageQueue.create_from_handle(writer.handle, -1)
     assert (far._is_writer, far._is_local_reader, far._is_remote_reader) == (False, False, True)
@@ -60,19 +58,11 @@ def test_a_queue_may_have_readers_on_this_machine_and_on_others(monkeypatch):
 
 
 @needs_zmq
-def test_a_queue_may_have_more_readers_than_a_ring_if_they_are_on_many_machines():
-    writer = MessageQueue(8000, 8, connect_ip="127.0.0.1")
-    assert writer.n_remote_reader == 7992
-    with pytest.raises(TimeoutError, match="remote readers: 7992 of 7992 have not come yet"):
-        writer.enqueue(1, timeout=0)
-    writer.shutdown()
-
-
-@needs_zmq
-def test_a_queue_may_have_no_reader_on_this_machine():
-    writer = MessageQueue(1, 0, connect_ip="127.0.0.1")
-    assert writer.handle.buffer_handle is None and writer.handle.local_reader_ranks == []
-    with pytest.raises(TimeoutError, match="^remote readers: 1 of 1 have not come yet"):
+@pytest.mark.parametrize("far, near", [(1, 0), (7992, 8)])
+def test_readers_may_be_elsewhere_alone_and_more_than_a_ring_has(far, near):
+    writer = MessageQueue(far + near, near, connect_ip="127.0.0.1")
+    assert writer.n_remote_reader == far and (writer.handle.buffer_handle is None) == (near == 0)
+    with pytest.raises(TimeoutError, match=f"remote readers: {far} of {far} have not come"):
         writer.enqueue(1, timeout=0)
     with meanwhile(writer.wait_until_ready) as outcome:
         writer.shutdown()
@@ -84,7 +74,7 @@ def test_without_pyzmq_the_error_says_what_to_install(monkeypatch):
     for name in "zmq_hub", "zmq_transport":
         monkeypatch.delitem(sys.modules, f"ringcast.vllm.{name}", raising=False)
         monkeypatch.delattr(ringcast.vllm, name, raising=False)
-    with pytest.raises(ImportError, match="needs pyzmq: pip install pyzmq"):
+    with pytest.raises(ImportError, match="pip install pyzmq"):
         MessageQueue(2, 1)
 
 
@@ -169,9 +159,7 @@ def test_a_rank_that_fails_is_named_on_all(monkeypatch):
     assert isinstance(found[1], PermissionError)
     for error in (found[0], found[2]):
         assert (
-            isinstance(error, RuntimeError)
-            and "rank 1 could not" in str(error)
-            and "not here" in str(error)
+            isinstance(error, RuntimeError) and "rank 1" in str(error) and "not here" in str(error)
         )
 
 
@@ -191,15 +179,16 @@ def test_each_rank_has_a_queue_to_a_single_reader():
     assert run_group(3, run) == [[], [0, 1, 2], []]
 
 
-def test_what_is_no_group_is_refused():
-    with pytest.raises(
-        TypeError, match="pg must be a torch.distributed.ProcessGroup, or have rank, world_size and"
-    ):
-        MessageQueue.create_from_process_group(None, 1, 1)
+def test_what_is_no_group_or_no_rank_is_refused():
     group = Group(0, 1, (threading.Condition(), {}))
-    with pytest.raises(ValueError, match="writer_rank is a rank in the group, from 0 to 0, not 1"):
-        MessageQueue.create_from_process_group(group, 1, 1, 1)
-    with pytest.raises(
-        ValueError, match=r"reader_rank is a global rank of the group, one of \[0\], not 1"
+    for call, error, text in (
+        (lambda: MessageQueue.create_from_process_group(None, 1, 1), TypeError, "pg must be"),
+        (lambda: MessageQueue.create_from_process_group(group, 1, 1, 1), ValueError, "writer_rank"),
+        (
+            lambda: MessageQueue.create_from_process_group_single_reader(group, 1, 1, 1),
+            ValueError,
+            "reader_rank",
+        ),
     ):
-        MessageQueue.create_from_process_group_single_reader(group, 1, 1, 1)
+        with pytest.raises(error, match=text):
+            call()
