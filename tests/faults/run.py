@@ -103,7 +103,7 @@ def fails(test):
     if kind == "ctest":
         command = ["ctest", "--test-dir", str(DEV), "--no-tests=error", "-R", f"^{arguments}$"]
     else:
-        command = [str(PYTHON), "-m", "pytest", "-q", "-x", "-n0", *shlex.split(arguments)]
+        command = [str(PYTHON), "-m", "pytest", "-q", "-x", *shlex.split(arguments)]
     nowhere = {
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.DEVNULL,
