@@ -107,8 +107,7 @@ static void print_gap(struct dump *dump, const struct recording_gap *gap) {
   double seconds = seconds_of(dump, gap->began),
          length = ((double)gap->ended - (double)gap->began) / 1e9;
   bool known = gap->to != RECORDING_UNKNOWN && gap->to >= gap->from;
-  const char *why =
-      gap->reason == RECORDING_EVICTED ? "the recorder was evicted" : "the writer was faster";
+  const char *why = "the writer was faster";
   if (dump->json) {
     printf("{\"type\": \"gap\", \"time\": %.9f, \"seconds\": %.9f, \"from\": %" PRIu64, seconds,
            length, gap->from);

@@ -297,8 +297,7 @@ static int take_record(struct recording *recording, const struct recording_recor
     return RECORDING_FOUND_FRAME;
   case RECORDING_GAP: result = take_gap(recording, record, out); break;
   case RECORDING_END: result = take_end(recording, record); break;
-  case RECORDING_PAD:
-  case RECORDING_INDEX: break;
+  case RECORDING_PAD: break;
   default: result = 0;
   }
   if (result < 0) return result;
@@ -334,16 +333,13 @@ int recording_next(struct recording *recording, struct recording_item *out) {
 
 /* ---- A frame's payload ----------------------------------------------------------------------- */
 
-enum payload { WHOLE, TAKEN_BACK, BROKEN };
-
-/* Goes on behind the frame, unless it is broken. */
-static int settle(struct recording *recording, enum payload payload, uint64_t hash) {
+/* Goes on behind the frame, if it is whole. */
+static int settle(struct recording *recording, bool is_whole, uint64_t hash) {
   const struct recording_record *record = &recording->record;
   recording->at_frame = false;
-  recording->is_broken = payload == BROKEN;
-  if (payload == BROKEN) return 1;
+  recording->is_broken = !is_whole;
+  if (!is_whole) return 1;
   recording->at = end_of(recording, record);
-  if (payload == TAKEN_BACK) return 1;
   recording_sum_add(&recording->facts.sum, record, hash);
   recording->number = record->number + 1;
   return 0;
@@ -389,9 +385,7 @@ static int load(struct recording *recording, uint8_t *to) {
   if (result == 1) result = read_hash(recording, &right);
   if (result < 0) return result;
   uint64_t found = XXH3_64bits_digest(&state);
-  if (result == 0) return settle(recording, BROKEN, found); /* the file has become shorter */
-  if (right == ~recording->record.check) return settle(recording, TAKEN_BACK, found);
-  return settle(recording, found == right ? WHOLE : BROKEN, found);
+  return settle(recording, result == 1 && found == right, found); /* 0: the file became shorter */
 }
 
 int recording_load(struct recording *recording, void *to) { return load(recording, to); }
@@ -401,8 +395,7 @@ int recording_pass(struct recording *recording) {
   uint64_t hash = 0;
   int result = read_hash(recording, &hash);
   if (result < 0) return result;
-  if (result == 0) return settle(recording, BROKEN, hash);
-  return settle(recording, hash == ~recording->record.check ? TAKEN_BACK : WHOLE, hash);
+  return settle(recording, result == 1, hash);
 }
 
 uint64_t recording_at(const struct recording *recording) { return recording->at; }
