@@ -123,7 +123,7 @@ TEST(a_reader_refuses_headers_that_cannot_be_right) {
     ck_assert_int_eq(rc_ring_next(&reader, &out), -EPROTO);
   }
   frame->bytes = UINT32_MAX;
-  frame->commit = rc_frame_lines(UINT32_MAX);
+  frame->commit = rc_frame_footprint(UINT32_MAX);
   ck_assert_int_eq(rc_ring_next(&reader, &out), -EPROTO);
   frame->bytes = 10;
   frame->commit = 128;

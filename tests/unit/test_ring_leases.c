@@ -31,7 +31,7 @@ static void send_next(void) {
   model.sent++;
 }
 
-static void skip(void) { model.next += rc_frame_lines(bytes_of(model.read++)); }
+static void skip(void) { model.next += rc_frame_footprint(bytes_of(model.read++)); }
 
 static uint32_t leased(void) {
   uint32_t count = 0;

@@ -10,7 +10,7 @@ TEST(a_frame_that_is_there_already_is_not_for_who_joins_now) {
   struct rc_ring_reader first = join();
   ck_assert_int_eq(send(0, 300), 0);
   ck_assert_int_eq(send(1, 300), 0);
-  control->tail = rc_frame_lines(300);
+  control->tail = rc_frame_footprint(300);
   expect(&first, 0, 300);
   ck_assert_int_eq(rc_ring_release(&first, first.cursor), 0);
   expect(&first, 1, 300);

@@ -39,11 +39,11 @@ TEST(a_tap_that_is_lapped_knows_what_it_lost) {
     for (; frames > 0 && rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0; frames--) {
       ck_assert(pattern_matches(buffer, frame.bytes, frame.kind));
       read++;
-      bytes += rc_frame_lines(frame.bytes);
+      bytes += rc_frame_footprint(frame.bytes);
     }
   }
   while (rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0)
-    bytes += rc_frame_lines(frame.bytes);
+    bytes += rc_frame_footprint(frame.bytes);
   ck_assert_uint_gt(read, 50);
   ck_assert_uint_gt(tap.gaps, 10);
   ck_assert_uint_eq(bytes + tap.lost_bytes,
@@ -57,7 +57,7 @@ TEST(a_tap_loses_nothing_while_less_than_half_a_ring_behind) {
   rc_tap_init(&tap, &ring);
   for (uint64_t i = 0; i < 2000;) {
     uint64_t start = writer.tail;
-    while (writer.tail + rc_frame_lines(300) - start <= CAPACITY / 2)
+    while (writer.tail + rc_frame_footprint(300) - start <= CAPACITY / 2)
       ck_assert_int_eq(send(i++, 300), 0);
     while (rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0) {}
     ck_assert_uint_eq(tap.next, writer.tail);

@@ -58,7 +58,7 @@ TEST(nothing_of_a_reservation_that_was_trimmed_is_taken_for_a_frame) {
   uint64_t ahead = 0;
   for (uint64_t i = 0; i < ROUNDS; i++) {
     send_plain(&reader, 200);
-    ahead += writer.zeroed == rc_frame_lines(200);
+    ahead += writer.zeroed == rc_frame_footprint(200);
     reserve_forged(201 + mix(i) % 1000);
     commit(200);
     expect_only(&reader, 200);
