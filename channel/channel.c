@@ -9,7 +9,7 @@
 #include "shm/error.h"
 
 int rc_check_fork(uint32_t forks) {
-  if (forks == rc_fork_count()) return 0;
+  if (forks == rc_forks_seen) return 0;
   if (forks == RC_LEFT)
     return rc_fail_as(-EINVAL, "this reader has left its ring: close it; no other call is allowed");
   return rc_fail_as(-ECHILD,

@@ -78,7 +78,7 @@ struct ringcast_writer {
   struct rc_watch blocker;  /* the reader that blocks the writer, and ... */
   uint64_t blocker_owner;   /* ... its owner word; 0: no reader yet */
   uint64_t wakes;           /* also in the shared counts */
-  uint32_t forks;           /* rc_fork_count() of the process that made the handle */
+  uint32_t forks;           /* rc_forks_seen of the process that made the handle */
   bool spill_lacks; /* the last large -EAGAIN lacked spill memory; false: room in the ring */
   uint64_t looked;  /* the ring's limit when spill memory was last trimmed */
   struct rc_backing backing;

@@ -247,7 +247,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   rc_tap_init(&tap->ring, &ring);
   tap->ring.fetch = fetch_spilled;
   tap->ring.context = tap;
-  tap->forks = rc_fork_count();
+  tap->forks = rc_forks_seen;
   *out = tap;
   return 0;
 }

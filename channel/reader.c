@@ -152,7 +152,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus,
                               options->spin_ns, options->wait);
   if (result != 0) return result;
-  reader->forks = rc_fork_count();
+  reader->forks = rc_forks_seen;
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start,
                 UINT64_MAX);
   rc_cpus_enter(&control->cpus);
@@ -267,7 +267,7 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
 }
 
 int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  if (rc_unlikely(reader->forks != rc_fork_count())) return release_slowly(reader, frame);
+  if (rc_unlikely(reader->forks != rc_forks_seen)) return release_slowly(reader, frame);
   if (rc_unlikely(!rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   rc_count_frame(counts_of(reader), frame->bytes);
@@ -469,7 +469,7 @@ static void tell_taken(ringcast_reader *reader) {
 static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
   ringcast_reader *reader = wait->reader;
   const struct rc_ring_frame *frame = wait->out;
-  if (reader->forks == rc_fork_count()) {
+  if (reader->forks == rc_forks_seen) {
     if (reader->retained > 0) {
       end_retained(reader, 0);
       /* Here too: a reader that always finds a frame never gets to poll_frame. */
@@ -487,7 +487,7 @@ static int take_slowly(struct reader_wait *wait, int64_t timeout_ns) {
 /* The next message of a packed frame, if there is nothing else to do. False: take_slowly. */
 static bool take_packed(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *out) {
   if (!rc_packed_is_left(&reader->ring.packed) || reader->retained > 0) return false;
-  if (timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) return false;
+  if (timeout_ns < RINGCAST_FOREVER || reader->forks != rc_forks_seen) return false;
   return rc_ring_take(&reader->ring, out) == 0;
 }
 
@@ -529,7 +529,7 @@ static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
 
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()))
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_forks_seen))
     return next_slowly(reader, timeout_ns, out);
   if (timeout_ns != 0 && rc_unlikely(!poll_briefly(reader, timeout_ns)))
     return next_slowly(reader, timeout_ns, out);
@@ -567,7 +567,7 @@ static void leave_ring(ringcast_reader *reader) {
 
 void ringcast_reader_leave(ringcast_reader *reader) {
   if (reader->forks == RC_LEFT) return;
-  if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
+  if (reader->forks == rc_forks_seen) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_detach(&reader->attachment);
     end_retained(reader, UINT64_MAX);

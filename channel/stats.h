@@ -37,22 +37,6 @@
 
 /* ---- Counts ---------------------------------------------------------------------------------- */
 
-/* Adds to a count with one writer. Relaxed: statistics, no other data depends on the value. */
-static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
-  rc_store_relaxed(count, rc_load_relaxed(count) + more);
-}
-
-/* Counts committed or released frames. The counts share the line of the tail or cursor, which this
- * CPU owns. */
-static inline void rc_count_frames(struct rc_counts *counts, uint64_t frames, uint64_t bytes) {
-  rc_count(&counts->frames, frames);
-  rc_count(&counts->bytes, bytes);
-}
-
-static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
-  rc_count_frames(counts, 1, bytes);
-}
-
 /* Counts the waiter's last wait. */
 void rc_count_wait_for_frame(ringcast_reader *reader, uint64_t sleeps);
 

@@ -178,7 +178,7 @@ static int set_up(ringcast_writer *writer, const struct ringcast_writer_options 
   rc_cpus_enter(&control->cpus);
   /* Relaxed: no process has the handle yet. */
   rc_store_relaxed(&control->evicts, options->on_slow == RINGCAST_EVICT);
-  writer->forks = rc_fork_count();
+  writer->forks = rc_forks_seen;
   return 0;
 }
 
@@ -219,7 +219,7 @@ static void close_ring(ringcast_writer *writer) {
 
 void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
-  if (writer->forks == rc_fork_count()) { /* in a forked child the ring stays the parent's */
+  if (writer->forks == rc_forks_seen) { /* in a forked child the ring stays the parent's */
     close_ring(writer);
     rc_detach(&writer->attachment); /* it may wait; the readers know by now */
   }
@@ -290,7 +290,7 @@ static rc_slow int reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                             struct ringcast_span *out) {
-  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count()))
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_forks_seen))
     return reserve_slowly(writer, bytes, timeout_ns, out);
   if (rc_unlikely(bytes > writer->ring_frame || writer->is_large ||
                   !rc_ring_has_room(&writer->ring, bytes)))
@@ -364,7 +364,7 @@ static void note_tag(ringcast_writer *writer, uint64_t position, const void *dat
  * tail position, so the usual commit saves no registers for the calls here. */
 static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t bytes,
                                                 uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count())) return rc_check_fork(writer->forks);
+  if (rc_unlikely(writer->forks != rc_forks_seen)) return rc_check_fork(writer->forks);
   const uint64_t position = writer->ring.tail;
   const void *data = rc_frame_at(&writer->ring.view, position) + 1;
   size_t in_ring = bytes;
@@ -383,7 +383,7 @@ static __attribute__((noinline)) int commit_any(ringcast_writer *writer, size_t 
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large || writer->estimated.open ||
+  if (rc_unlikely(writer->forks != rc_forks_seen || writer->is_large || writer->estimated.open ||
                   kind == RINGCAST_KIND_TENSORS))
     return commit_any(writer, bytes, kind);
   if (rc_unlikely(rc_ring_commit(&writer->ring, bytes, kind) != 0))

@@ -154,7 +154,7 @@ static void open_driver(void) {
 /* The status; the first call opens the driver. A thread that loads `done` sees all writes before
  * the store. */
 static const struct rc_cuda_status *look(void) {
-  uint32_t self = rc_fork_count() + 1, begun = 0;
+  uint32_t self = rc_forks_seen + 1, begun = 0;
   if (!rc_load_acquire(&driver.done)) {
     if (!rc_cas_strong_acq_rel(&driver.begun, &begun, self) && begun != self) return &forked;
     pthread_mutex_lock(&driver.lock);

@@ -58,7 +58,7 @@ static struct rc_import *make_import(ringcast_reader *reader) {
   import->segment.memory.fd = -1;
   import->owner = reader->ring.owner;
   import->importer = reader->ring.slot;
-  import->forks = rc_fork_count();
+  import->forks = rc_forks_seen;
   pthread_mutex_init(&import->mutex, NULL);
   atomic_init(&import->holders, 1);
   import->acks = (struct rc_job){.run = enqueue_pending, .end = drop_acks};
@@ -566,7 +566,7 @@ static void drop_job(struct rc_job *job) {
 }
 
 void rc_import_close(struct rc_import *import, int64_t patience_ns) {
-  if (import->forks != rc_fork_count()) return; /* the parent owns the import */
+  if (import->forks != rc_forks_seen) return; /* the parent owns the import */
   import->job = (struct rc_job){.run = try_to_close, .end = drop_job};
   rc_add_acq_rel(&import->holders, 1); /* the worker */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)

@@ -193,7 +193,7 @@ static struct rc_bounce *make_bounce(const ringcast_gpu_reader *gpu) {
     free(bounce);
     return NULL;
   }
-  bounce->forks = rc_fork_count();
+  bounce->forks = rc_forks_seen;
   if (allocate_bounce(bounce) == RC_CU_SUCCESS) return bounce;
   give_back(bounce);
   rc_device_close(&bounce->device);
@@ -229,7 +229,7 @@ static void drop_bounce(struct rc_job *job) { free(RC_CONTAINER_OF(job, struct r
 /* Has the worker free the buffer once the streams have read the buffer, and waits for the worker
  * for at most rc_gpu_close_ns. NULL is allowed. In a forked child the parent owns the buffer. */
 static void end_bounce(struct rc_bounce *bounce) {
-  if (!bounce || bounce->forks != rc_fork_count()) return;
+  if (!bounce || bounce->forks != rc_forks_seen) return;
   bounce->job = (struct rc_job){.run = try_to_free_bounce, .end = drop_bounce};
   rc_worker_do(&bounce->job, rc_gpu_close_ns);
 }
@@ -667,7 +667,7 @@ int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take,
 
 void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   if (!hold) return;
-  if (hold->import->forks == rc_fork_count()) { /* in a forked child the parent owns the pool */
+  if (hold->import->forks == rc_forks_seen) { /* in a forked child the parent owns the pool */
     rc_import_unhold(hold->import, hold->slot);
     rc_import_drop(hold->import);
   }
@@ -788,7 +788,7 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
 
 void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
   if (!memory) return;
-  if (memory->forks != rc_fork_count()) { /* the memory is the parent's */
+  if (memory->forks != rc_forks_seen) { /* the memory is the parent's */
     free(memory);
     return;
   }
@@ -831,7 +831,7 @@ int ringcast_gpu_reader_open(ringcast_reader *reader,
   ringcast_gpu_reader *gpu = calloc(1, sizeof *gpu);
   if (!gpu) return rc_fail(-ENOMEM, "out of memory");
   gpu->reader = reader;
-  gpu->forks = rc_fork_count();
+  gpu->forks = rc_forks_seen;
   failed = rc_device_open(options.device, &gpu->device);
   if (failed != 0) {
     free(gpu);
@@ -845,7 +845,7 @@ int ringcast_gpu_reader_open(ringcast_reader *reader,
 void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
   if (!gpu) return;
   /* In a forked child the parent owns everything but the handle. */
-  if (gpu->forks == rc_fork_count()) {
+  if (gpu->forks == rc_forks_seen) {
     gpu->reader->attachment.detach = NULL;
     detach(gpu);
   }

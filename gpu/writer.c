@@ -649,7 +649,7 @@ static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
 
 void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   struct rc_pool_slot *slot = slot_of(gpu, lease);
-  if (!slot || gpu->forks != rc_fork_count()) return;
+  if (!slot || gpu->forks != rc_forks_seen) return;
   if (!slot->copied) {
     give_unused(gpu, lease->slot);
     return;
@@ -923,7 +923,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer,
     return rc_fail(-ENOMEM, "out of memory");
   }
   *gpu = (ringcast_gpu_writer){
-      .writer = writer, .expected = expected, .forks = rc_fork_count(), .slots = options.slots};
+      .writer = writer, .expected = expected, .forks = rc_forks_seen, .slots = options.slots};
   failed = rc_device_open(options.device, &gpu->device);
   if (failed == 0) rc_exported_tidy(rc_gpu_close_ns); /* only where there is a driver */
   if (failed == 0) failed = make_first_pool(gpu, options.pool_bytes);
@@ -942,7 +942,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer,
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
   /* In a forked child the parent owns everything but the handle. */
-  if (gpu->forks == rc_fork_count()) {
+  if (gpu->forks == rc_forks_seen) {
     gpu->writer->attachment.detach = NULL;
     detach(gpu);
   }

@@ -177,7 +177,7 @@ static int grant(struct rc_ring_writer *writer) {
 }
 
 /* A frame's lines and the line of the next header. */
-static uint64_t need_of(uint64_t bytes) { return rc_frame_lines(bytes) + RC_FRAME_ALIGN; }
+static uint64_t need_of(uint64_t bytes) { return rc_frame_footprint(bytes) + RC_FRAME_ALIGN; }
 
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t end = writer->tail + need_of(bytes);
@@ -269,7 +269,7 @@ int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_f
   uint64_t meta = rc_load_relaxed(&frame->meta);
   uint32_t bytes = rc_meta_bytes(meta);
   uint16_t flags = rc_meta_flags(meta);
-  if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity))
+  if (end - position != rc_frame_footprint(bytes) || bytes > rc_ring_max_frame(ring->capacity))
     return -EPROTO;
   struct rc_ring_frame found = {
       .data = frame + 1, .position = position, .bytes = bytes, .kind = rc_meta_kind(meta)};

@@ -310,7 +310,7 @@ int rc_ring_release_many(struct rc_ring_reader *reader, uint64_t position, uint3
  * If the next frame could begin in a pair's second half, a reader's fetch would take away the line
  * that the writer is writing. A trip would take up to 1.3 times as long, and streams between
  * distant cores would be three times as slow. */
-static inline uint64_t rc_frame_lines(uint64_t bytes) {
+static inline uint64_t rc_frame_footprint(uint64_t bytes) {
   return (sizeof(struct rc_frame_header) + bytes + RC_FRAME_ALIGN - 1) &
          ~(uint64_t)(RC_FRAME_ALIGN - 1);
 }
@@ -336,7 +336,7 @@ static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) 
 static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t room = writer->limit - writer->tail; /* at most half the ring */
   return !writer->open && writer->credit != 0 && bytes < room &&
-         rc_frame_lines(bytes) + RC_FRAME_ALIGN <= room;
+         rc_frame_footprint(bytes) + RC_FRAME_ALIGN <= room;
 }
 
 static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
@@ -352,11 +352,11 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
                                    uint16_t flags) {
   struct rc_ring *ring = &writer->view;
   struct rc_control *control = ring->control;
-  uint64_t position = writer->tail, lines = rc_frame_lines(bytes), end = position + lines;
+  uint64_t position = writer->tail, lines = rc_frame_footprint(bytes), end = position + lines;
   struct rc_frame_header *frame = rc_frame_at(ring, position);
   RC_POINT(PUBLISH);
   /* The word at `end` was not zeroed ahead, or the reservation reached over it. */
-  if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_lines(writer->reserved))) {
+  if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_footprint(writer->reserved))) {
     rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
     writer->zeroed = lines;
   }
@@ -393,7 +393,7 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
  * after rc_eventcount_is_asleep, whose fence (E5) would else wait for this line. */
 static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
   const struct rc_ring *ring = &writer->view;
-  uint64_t lines = rc_frame_lines(bytes), end = writer->tail;
+  uint64_t lines = rc_frame_footprint(bytes), end = writer->tail;
   assert(!writer->open);
   if (rc_unlikely(end + lines + RC_FRAME_ALIGN > writer->limit)) return;
   rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* relaxed: as in rc_ring_publish */
@@ -427,7 +427,7 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   RC_POINT(R2_DONE);
   bool evicted = rc_load_relaxed(&reader->own->owner) != reader->owner; /* R3 <- V1 */
   if (rc_unlikely(evicted)) return false;
-  if (rc_unlikely(rc_meta_flags(meta) != 0 || end - reader->next != rc_frame_lines(bytes) ||
+  if (rc_unlikely(rc_meta_flags(meta) != 0 || end - reader->next != rc_frame_footprint(bytes) ||
                   bytes > reader->max_frame))
     return false;
   /* If the caller does not pass on the address of *out, the compiler keeps *out in registers. */
@@ -451,6 +451,24 @@ static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t 
   rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
   RC_POINT(A1_DONE);
   return true;
+}
+
+/* ---- Counts ---------------------------------------------------------------------------------- */
+
+/* Adds to a count with one writer. Relaxed: statistics, no other data depends on the value. */
+static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
+  rc_store_relaxed(count, rc_load_relaxed(count) + more);
+}
+
+/* Counts committed or released frames. The counts share the line of the tail or cursor, which this
+ * CPU owns. */
+static inline void rc_count_frames(struct rc_counts *counts, uint64_t frames, uint64_t bytes) {
+  rc_count(&counts->frames, frames);
+  rc_count(&counts->bytes, bytes);
+}
+
+static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
+  rc_count_frames(counts, 1, bytes);
 }
 
 #endif

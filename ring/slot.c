@@ -55,7 +55,7 @@ static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
   const struct rc_frame_header *frame = rc_frame_at(ring, tail);
   uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
   if (end == 0) return tail;
-  bool valid = end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes));
+  bool valid = end - tail == rc_frame_footprint(rc_load_relaxed(&frame->bytes));
   return valid ? end : tail;
 }
 

@@ -357,7 +357,7 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   if (!poller) return -ENOMEM;
   poller->count = count;
   poller->most_ns = INT64_MAX;
-  poller->forks = rc_fork_count();
+  poller->forks = rc_forks_seen;
   poller->fd = -1;
   poller->timer = -1;
   pthread_mutex_init(&poller->lock, NULL);
@@ -373,7 +373,7 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
  * has no thread, and perhaps a lock that is held for ever. */
 void rc_poller_close(struct rc_poller *poller) {
   if (!poller) return;
-  if (poller->forks == rc_fork_count()) {
+  if (poller->forks == rc_forks_seen) {
     if (poller->threaded) stop_thread(poller);
     pthread_cond_destroy(&poller->changed);
     pthread_mutex_destroy(&poller->lock);

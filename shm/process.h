@@ -69,9 +69,8 @@ int rc_watch_look(struct rc_watch *watch);
  * negative error of pthread_create. */
 int rc_thread_start(void *(*body)(void *), void *context, pthread_t *out);
 
-/* Counts the forks that led to this process. A handle that notes the count at open detects a later
- * fork. */
-extern uint32_t rc_forks_seen; /* kept by a fork handler; read by rc_fork_count */
-static inline uint32_t rc_fork_count(void) { return rc_forks_seen; }
+/* The forks that led to this process, counted by a fork handler. A handle that notes the count at
+ * open detects a later fork. */
+extern uint32_t rc_forks_seen;
 
 #endif

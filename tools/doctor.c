@@ -75,7 +75,8 @@ void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]) {
 
 void *doctor_shared(size_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? NULL : memory;
+  if (memory == MAP_FAILED) return NULL;
+  return memory;
 }
 
 /* When the time is up a signal ends the child, also within the driver. */
@@ -115,11 +116,13 @@ static int64_t read_number(const char *path) {
   char text[128], *end;
   cli_read_line(path, text, sizeof text);
   long long value = strtoll(text, &end, 10);
-  return end == text ? -1 : value;
+  if (end == text) return -1;
+  return value;
 }
 
 static const char *switched(const char *feature) {
-  return rc_feature_disabled(feature) ? SWITCHED_OFF : "";
+  if (rc_feature_disabled(feature)) return SWITCHED_OFF;
+  return "";
 }
 
 /* Adds to a list with commas, unless the list is full. */
@@ -154,7 +157,8 @@ static bool cgroup_path(const char *controller, const char *name, char *out, siz
   char line[512], group[512] = "", root[64] = "/sys/fs/cgroup";
   FILE *file = fopen("/proc/self/cgroup", "re");
   while (file && fgets(line, sizeof line, file)) {
-    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+    char *list = strchr(line, ':'), *path = NULL;
+    if (list) path = strchr(list + 1, ':');
     if (!path) continue;
     path[strcspn(path, "\n")] = '\0';
     if (path == list + 1 && !*group) snprintf(group, sizeof group, "%s", path + 1);
@@ -265,7 +269,8 @@ static void tell_large_frames(struct doctor *doctor) {
                "memory, which is taken from the machine as it is needed",
                kib, mib);
   } else {
-    const char *why = ring->spill_error ? strerror(-ring->spill_error) : "it was not asked for";
+    const char *why = "it was not asked for";
+    if (ring->spill_error) why = strerror(-ring->spill_error);
     const char *mend = "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)";
     if (ring->spill_error == -EFBIG) mend = "ulimit -f unlimited; or a larger ring (capacity)";
     if (ring->spill_error == -ENOMEM)
@@ -428,7 +433,8 @@ static void probe_transparent(struct doctor *doctor) {
 static int64_t limit_of(int resource) {
   struct rlimit limit;
   if (getrlimit((__rlimit_resource_t)resource, &limit) != 0) return -1;
-  return limit.rlim_cur == RLIM_INFINITY ? -1 : (int64_t)limit.rlim_cur;
+  if (limit.rlim_cur == RLIM_INFINITY) return -1;
+  return (int64_t)limit.rlim_cur;
 }
 
 static void probe_files(struct doctor *doctor) {
@@ -519,14 +525,15 @@ static double cpu_quota(void) {
     if (cgroup_path("cpu", "cpu.cfs_period_us", path, sizeof path))
       period = (double)read_number(path);
   }
-  return quota > 0 && period > 0 ? quota / period : INFINITY;
+  if (quota > 0 && period > 0) return quota / period;
+  return INFINITY;
 }
 
 static void probe_cores(struct doctor *doctor) {
   cpu_set_t allowed;
   long online = sysconf(_SC_NPROCESSORS_ONLN);
-  int usable =
-      sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : (int)online;
+  int usable = (int)online;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) usable = CPU_COUNT(&allowed);
   double quota = cpu_quota(), least = quota < usable ? ceil(quota) : usable;
   char limit[64] = "no quota";
   if (isfinite(quota)) snprintf(limit, sizeof limit, "a quota of %.2f CPUs", quota);

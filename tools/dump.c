@@ -107,8 +107,7 @@ static void print_gap(struct dump *dump, const struct recording_gap *gap) {
   double seconds = seconds_of(dump, gap->began),
          length = ((double)gap->ended - (double)gap->began) / 1e9;
   bool known = gap->to != RECORDING_UNKNOWN && gap->to >= gap->from;
-  const char *why =
-      gap->reason == RECORDING_EVICTED ? "the recorder was evicted" : "the writer was faster";
+  const char *why = "the writer was faster";
   if (dump->json) {
     printf("{\"type\": \"gap\", \"time\": %.9f, \"seconds\": %.9f, \"from\": %" PRIu64, seconds,
            length, gap->from);
@@ -187,9 +186,12 @@ static uint8_t *room_for(struct dump *dump, const struct recording_record *frame
 static int dump_recorded(struct dump *dump, struct recording *recording,
                          const struct recording_record *frame) {
   uint8_t *data = room_for(dump, frame);
-  int result = data ? recording_load(recording, data) : recording_check(recording);
+  int result;
+  if (data) result = recording_load(recording, data);
+  else result = recording_check(recording);
+  if (result < 0) return result;
   if (result == 0) print_frame(dump, frame, data);
-  return result < 0 ? result : 0;
+  return 0;
 }
 
 /* -EAGAIN: the end. */
@@ -270,7 +272,8 @@ static int dump_ring(struct dump *dump) {
   else printf("%" PRIu64 " frames, %" PRIu64 " bytes of the ring lost\n", dump->shown, lost);
   ringcast_tap_close(tap);
   if (result == -EAGAIN && dump->frames > 0) return CLI_GONE;
-  return result == 0 || result == -EAGAIN ? CLI_OK : CLI_FAILED;
+  if (result == 0 || result == -EAGAIN) return CLI_OK;
+  return CLI_FAILED;
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
@@ -295,7 +298,8 @@ int dump_main(int argc, char **argv) {
   cli_catch_stops();
   bool is_file =
       strchr(dump.what, '/') || (stat(dump.what, &status) == 0 && S_ISREG(status.st_mode));
-  result = is_file ? dump_file(&dump) : dump_ring(&dump);
+  if (is_file) result = dump_file(&dump);
+  else result = dump_ring(&dump);
   free(dump.memory);
   return cli_finish(stdout, result);
 }

@@ -219,6 +219,11 @@ static void put_item(struct walk *walk, uint64_t number) {
 
 static bool put_value(struct walk *walk, int depth);
 
+static const char *end_of_tuple(uint64_t count) {
+  if (count == 1) return ",)";
+  return ")";
+}
+
 /* Values between two brackets; of a dict, keys and values in turn. */
 static bool put_values(struct walk *walk, uint64_t count, const char *open, const char *close,
                        bool is_dict, int depth) {
@@ -267,7 +272,8 @@ static bool put_object(struct walk *walk, uint64_t number, int depth) {
     if (!put_value(walk, depth)) return false;
   }
   if (class->kind == RINGCAST_CLASS_INSTANCE) {
-    put(walk->text, first ? "**" : ", **");
+    if (!first) put(walk->text, ", ");
+    put(walk->text, "**");
     if (!put_value(walk, depth)) return false;
   }
   put(walk->text, ")");
@@ -324,8 +330,9 @@ static bool put_kind(struct walk *walk, uint8_t kind, int depth) {
       [RINGCAST_STANDARD_NDARRAY] = "ndarray",
       [RINGCAST_STANDARD_RECARRAY] = "recarray",
   };
-  bool known = kind < sizeof names / sizeof *names && names[kind];
-  put(walk->text, "%s(", known ? names[kind] : "?");
+  const char *name = "?";
+  if (kind < sizeof names / sizeof *names && names[kind]) name = names[kind];
+  put(walk->text, "%s(", name);
   if (!put_value(walk, depth)) return false;
   put(walk->text, ")");
   return !walk->text->is_cut;
@@ -335,8 +342,7 @@ static bool put_container(struct walk *walk, const struct ringcast_token *token,
   uint64_t count = token->count;
   switch (token->tag) {
   case RINGCAST_TAG_LIST: return put_values(walk, count, "[", "]", false, depth);
-  case RINGCAST_TAG_TUPLE:
-    return put_values(walk, count, "(", count == 1 ? ",)" : ")", false, depth);
+  case RINGCAST_TAG_TUPLE: return put_values(walk, count, "(", end_of_tuple(count), false, depth);
   case RINGCAST_TAG_SET: return put_values(walk, count, "{", "}", false, depth);
   case RINGCAST_TAG_FROZENSET: return put_values(walk, count, "frozenset({", "})", false, depth);
   case RINGCAST_TAG_RANGE: return put_values(walk, 3, "range(", ")", false, depth);
@@ -380,7 +386,7 @@ static bool put_leaf(struct walk *walk, const struct ringcast_token *token) {
     return true;
   case RINGCAST_TAG_PACKED_LIST: put_numbers(walk, token, "[", "]"); return true;
   case RINGCAST_TAG_PACKED_TUPLE:
-    put_numbers(walk, token, "(", token->count == 1 ? ",)" : ")");
+    put_numbers(walk, token, "(", end_of_tuple(token->count));
     return true;
   case RINGCAST_TAG_SCALAR: put_scalar(walk, token); return true;
   case RINGCAST_TAG_SIZE: put_sizes(walk, token); return true;
@@ -442,7 +448,8 @@ static const char *kind_name(uint16_t kind) {
       [RINGCAST_ITEM_TENSOR] = "tensor", [RINGCAST_ITEM_PICKLE] = "pickle",
       [RINGCAST_ITEM_BUFFER] = "buffer", [RINGCAST_ITEM_LEAF] = "leaf",
       [RINGCAST_ITEM_ERROR] = "error",   [RINGCAST_ITEM_OBJECT] = "object"};
-  return kind < sizeof names / sizeof *names && names[kind] ? names[kind] : "unknown";
+  if (kind >= sizeof names / sizeof *names || !names[kind]) return "unknown";
+  return names[kind];
 }
 
 /* The value of a short entry; nothing for a tensor. */
@@ -470,8 +477,8 @@ static void print_text_item(const struct ringcast_frame_reader *reader,
   if (item->kind == RINGCAST_ITEM_TENSOR) {
     put_dtype(&text, item->dtype);
     put_shape(&text, item);
-    put(&text, " %" PRIu64 " B%s", item->bytes,
-        item->placement != RINGCAST_PLACEMENT_INLINE ? " on the device" : "");
+    put(&text, " %" PRIu64 " B", item->bytes);
+    if (item->placement != RINGCAST_PLACEMENT_INLINE) put(&text, " on the device");
   } else put_short(&text, reader, item);
   if (text.used == 0) put(&text, "%" PRIu64 " B of %s", item->bytes, kind_name(item->kind));
   if (item->kind == RINGCAST_ITEM_ERROR) fputs("error ", stdout);
@@ -509,13 +516,15 @@ static void print_json_item(const struct ringcast_frame_reader *reader,
 static bool is_shown(const struct ringcast_frame_reader *reader, const struct ringcast_item *item,
                      uint32_t index) {
   if (item->kind == RINGCAST_ITEM_PICKLE) return true;
-  return reader->root == RINGCAST_ROOT_DICT ? (item->flags & RINGCAST_ITEM_KEYED) != 0 : index == 0;
+  if (reader->root == RINGCAST_ROOT_DICT) return (item->flags & RINGCAST_ITEM_KEYED) != 0;
+  return index == 0;
 }
 
 /* Writers give each key and value bytes of its own. Entries that share bytes are damage: a small
  * frame of them would be gigabytes of text, or hours of checks. */
 static bool takes_its_own(const struct ringcast_item *item, uint64_t *left) {
-  uint64_t bytes = item->key ? item->key_bytes : 0;
+  uint64_t bytes = 0;
+  if (item->key) bytes += item->key_bytes;
   if (item->data && item->kind != RINGCAST_ITEM_TENSOR) bytes += item->bytes;
   if (bytes > *left) return false;
   *left -= bytes;
@@ -546,8 +555,8 @@ void dump_tensors(const void *data, size_t bytes, bool json) {
   struct ringcast_frame_reader reader;
   int result = ringcast_frame_open(&reader, data, bytes);
   if (result != 0) {
-    const char *why =
-        result == -EPROTONOSUPPORT ? "of a later version" : "not a frame of tensors, or damaged";
+    const char *why = "not a frame of tensors, or damaged";
+    if (result == -EPROTONOSUPPORT) why = "of a later version";
     printf(json ? ", \"error\": \"%s\"" : "  (%s)", why);
     return;
   }

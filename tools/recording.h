@@ -42,15 +42,13 @@ struct recording_header {
 
 enum recording_type {
   RECORDING_FRAME = 1,
-  RECORDING_GAP = 2,   /* payload: struct recording_gap */
-  RECORDING_PAD = 3,   /* payload: zeros, without a hash */
-  RECORDING_INDEX = 4, /* of recorders of 0.1: is passed */
-  RECORDING_END = 5,   /* payload: struct recording_end; the last of a file that was ended well */
+  RECORDING_GAP = 2, /* payload: struct recording_gap */
+  RECORDING_PAD = 3, /* payload: zeros, without a hash */
+  RECORDING_END = 5, /* payload: struct recording_end; the last of a file that was ended well */
 };
 
 /* Then the payload, zeros up to a multiple of 8, the payload's hash (8 bytes), and zeros up to the
- * next line. In place of the hash a frame of a recorder of 0.1 may have the complement of `check`:
- * the recorder took the frame back. */
+ * next line. */
 struct recording_record {
   uint32_t magic;
   uint16_t type; /* enum recording_type */
@@ -64,8 +62,7 @@ struct recording_record {
 };
 
 enum recording_reason {
-  RECORDING_LOST = 1,   /* overwritten before the recorder had copied it */
-  RECORDING_EVICTED = 2 /* of recorders of 0.1: a reader (--lossless) was evicted */
+  RECORDING_LOST = 1 /* overwritten before the recorder had copied it */
 };
 
 struct recording_gap {
@@ -77,7 +74,7 @@ struct recording_gap {
 };
 
 struct recording_end {
-  uint64_t index; /* unknown; of recorders of 0.1: the offset of an index */
+  uint64_t ones; /* RECORDING_UNKNOWN */
   uint64_t frames, bytes, gaps;
   uint64_t digest; /* of all frames: the sum of their shares */
   int64_t first, last;

@@ -102,7 +102,8 @@ static int look(struct recording *recording, uint64_t offset, size_t bytes, cons
       bytes > recording->window_bytes - before) {
     /* After a jump little is read: of frames that are passed, the payload is not. */
     bool is_jump = offset < recording->window_at || before > recording->window_bytes;
-    size_t some = is_jump && bytes <= RECORDING_BLOCK ? RECORDING_BLOCK : WINDOW;
+    size_t some = WINDOW;
+    if (is_jump && bytes <= RECORDING_BLOCK) some = RECORDING_BLOCK;
     int64_t result = read_at(recording, recording->window, some, offset);
     if (result < 0) return (int)result;
     recording->window_at = offset;
@@ -140,7 +141,8 @@ static bool is_within(const struct recording *recording, const struct recording_
 static int read_record(struct recording *recording, uint64_t offset, struct recording_record *out) {
   const uint8_t *at;
   int result = look(recording, offset, sizeof *out, &at);
-  return result == 1 ? is_record(recording, at, offset, out) : result;
+  if (result != 1) return result;
+  return is_record(recording, at, offset, out);
 }
 
 static uint64_t end_of(const struct recording *recording, const struct recording_record *record) {
@@ -194,7 +196,8 @@ static void look_at_line(struct recording *recording, struct stretch *stretch, u
 static uint64_t skip_hole(struct recording *recording, struct stretch *stretch, uint64_t offset) {
   off_t data = lseek(recording->fd, (off_t)offset, SEEK_DATA);
   if (data < 0 && errno != ENXIO) return offset;
-  uint64_t next = data < 0 ? recording->size : (uint64_t)data & ~(uint64_t)(RECORDING_LINE - 1);
+  uint64_t next = recording->size;
+  if (data >= 0) next = (uint64_t)data & ~(uint64_t)(RECORDING_LINE - 1);
   if (next <= offset) return offset;
   if (next - offset >= 2 * (uint64_t)RECORDING_BLOCK) stretch->has_zero_block = true;
   return next < recording->size ? next : recording->size;
@@ -247,7 +250,7 @@ static int tell_stretch(struct recording *recording, struct recording_item *out)
   /* As far as the recorder has come. */
   if (!stretch.found && (facts->is_live || stretch.used == out->offset)) return RECORDING_FOUND_END;
   if (!stretch.found && !facts->is_ended) {
-    out->bytes = stretch.used > from ? stretch.used - out->offset : from - out->offset;
+    out->bytes = (stretch.used > from ? stretch.used : from) - out->offset;
     facts->torn_bytes += out->bytes;
     return RECORDING_FOUND_TORN;
   }
@@ -297,8 +300,7 @@ static int take_record(struct recording *recording, const struct recording_recor
     return RECORDING_FOUND_FRAME;
   case RECORDING_GAP: result = take_gap(recording, record, out); break;
   case RECORDING_END: result = take_end(recording, record); break;
-  case RECORDING_PAD:
-  case RECORDING_INDEX: break;
+  case RECORDING_PAD: break;
   default: result = 0;
   }
   if (result < 0) return result;
@@ -309,7 +311,8 @@ static int take_record(struct recording *recording, const struct recording_recor
   }
   recording->at = end_of(recording, record);
   if (record->type == RECORDING_GAP) return RECORDING_FOUND_GAP;
-  return record->type == RECORDING_END ? RECORDING_FOUND_END : -EAGAIN;
+  if (record->type == RECORDING_END) return RECORDING_FOUND_END;
+  return -EAGAIN;
 }
 
 static int next_once(struct recording *recording, struct recording_item *out) {
@@ -319,11 +322,13 @@ static int next_once(struct recording *recording, struct recording_item *out) {
   if (result < 0) return result;
   if (result == 1 && is_within(recording, &record, recording->at))
     return take_record(recording, &record, out);
-  return recording->at < recording->size ? tell_stretch(recording, out) : RECORDING_FOUND_END;
+  if (recording->at >= recording->size) return RECORDING_FOUND_END;
+  return tell_stretch(recording, out);
 }
 
 int recording_next(struct recording *recording, struct recording_item *out) {
-  int result = recording->at_frame ? recording_pass(recording) : 0;
+  int result = 0;
+  if (recording->at_frame) result = recording_pass(recording);
   if (result < 0) return result;
   do {
     if (is_stopped(recording)) return -ECANCELED;
@@ -334,16 +339,13 @@ int recording_next(struct recording *recording, struct recording_item *out) {
 
 /* ---- A frame's payload ----------------------------------------------------------------------- */
 
-enum payload { WHOLE, TAKEN_BACK, BROKEN };
-
-/* Goes on behind the frame, unless it is broken. */
-static int settle(struct recording *recording, enum payload payload, uint64_t hash) {
+/* Goes on behind the frame, if it is whole. */
+static int settle(struct recording *recording, bool is_whole, uint64_t hash) {
   const struct recording_record *record = &recording->record;
   recording->at_frame = false;
-  recording->is_broken = payload == BROKEN;
-  if (payload == BROKEN) return 1;
+  recording->is_broken = !is_whole;
+  if (!is_whole) return 1;
   recording->at = end_of(recording, record);
-  if (payload == TAKEN_BACK) return 1;
   recording_sum_add(&recording->facts.sum, record, hash);
   recording->number = record->number + 1;
   return 0;
@@ -378,7 +380,8 @@ static int load_some(struct recording *recording, uint64_t done, size_t bytes, u
 static int load(struct recording *recording, uint8_t *to) {
   XXH3_state_t state;
   uint64_t bytes = recording->record.bytes, right = 0;
-  int result = recording->at_frame ? 1 : -EINVAL;
+  int result = 1;
+  if (!recording->at_frame) return -EINVAL;
   XXH3_64bits_reset(&state);
   for (uint64_t done = 0; done < bytes && result == 1;) {
     if (is_stopped(recording)) return -ECANCELED;
@@ -389,9 +392,7 @@ static int load(struct recording *recording, uint8_t *to) {
   if (result == 1) result = read_hash(recording, &right);
   if (result < 0) return result;
   uint64_t found = XXH3_64bits_digest(&state);
-  if (result == 0) return settle(recording, BROKEN, found); /* the file has become shorter */
-  if (right == ~recording->record.check) return settle(recording, TAKEN_BACK, found);
-  return settle(recording, found == right ? WHOLE : BROKEN, found);
+  return settle(recording, result == 1 && found == right, found); /* 0: the file became shorter */
 }
 
 int recording_load(struct recording *recording, void *to) { return load(recording, to); }
@@ -401,8 +402,7 @@ int recording_pass(struct recording *recording) {
   uint64_t hash = 0;
   int result = read_hash(recording, &hash);
   if (result < 0) return result;
-  if (result == 0) return settle(recording, BROKEN, hash);
-  return settle(recording, hash == ~recording->record.check ? TAKEN_BACK : WHOLE, hash);
+  return settle(recording, result == 1, hash);
 }
 
 uint64_t recording_at(const struct recording *recording) { return recording->at; }

@@ -473,7 +473,7 @@ bool recording_is_empty(const struct recording_writer *writer) {
 
 static int put_end(struct recording_writer *writer) {
   const struct recording_sum *sum = &writer->sum;
-  const struct recording_end end = {.index = RECORDING_UNKNOWN,
+  const struct recording_end end = {.ones = RECORDING_UNKNOWN,
                                     .frames = sum->frames,
                                     .bytes = sum->bytes,
                                     .gaps = sum->gaps,

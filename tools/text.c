@@ -21,13 +21,15 @@ static size_t character(const char *text, size_t left, uint32_t *code) {
   const unsigned char *at = (const unsigned char *)text;
   size_t length = 1 + (*at >= 0xc0) + (*at >= 0xe0) + (*at >= 0xf0);
   if ((*at >= 0x80 && *at < 0xc2) || *at > 0xf4 || length > left) return 0;
-  *code = length == 1 ? *at : *at & (0xffu >> (length + 1));
+  *code = *at;
+  if (length > 1) *code &= 0xffu >> (length + 1);
   for (size_t i = 1; i < length; i++) {
     if ((at[i] & 0xc0) != 0x80) return 0;
     *code = *code << 6 | (at[i] & 0x3f);
   }
   bool is_surrogate = *code >= 0xd800 && *code < 0xe000;
-  return *code < least[length] || *code > 0x10ffff || is_surrogate ? 0 : length;
+  if (*code < least[length] || *code > 0x10ffff || is_surrogate) return 0;
+  return length;
 }
 
 char *text_clean(const char *text, char *out, size_t size) {
@@ -126,9 +128,10 @@ struct text_number text_duration(double ns) {
 
 struct text_number text_rate(double per_second) {
   struct text_number number = {"-"};
-  if (isfinite(per_second))
-    snprintf(number.text, sizeof number.text, "%.*f",
-             per_second >= 99.95 || per_second == 0 ? 0 : 1, per_second);
+  int digits = 1;
+  if (!isfinite(per_second)) return number;
+  if (per_second >= 99.95 || per_second == 0) digits = 0;
+  snprintf(number.text, sizeof number.text, "%.*f", digits, per_second);
   return number;
 }
 
@@ -177,12 +180,13 @@ static void print_rows(const struct text_table *table, const int widths[TEXT_COL
         space = widths[column] - width_of(table->cell[i]);
     bool right = table->right[column];
     if (widths[column] > 0) {
-      owed += right ? space : 0;
+      if (right) owed += space;
       if (*table->cell[i]) {
         fprintf(out, "%*s%s", owed, "", table->cell[i]);
         owed = 0;
       }
-      owed += 2 + (right ? 0 : space);
+      owed += 2;
+      if (!right) owed += space;
     }
     if (column < table->columns - 1) continue;
     fputc('\n', out);
@@ -280,23 +284,26 @@ static void end_row(struct report *report) {
   for (int i = 1; i < report->depth; i++)
     if (!report->around[i].is_array || i == report->depth - 1)
       column += printf("%s ", report->around[i].name);
-  printf("%*s%s\n", NAME > column ? NAME - column : 0, "", report->cells);
+  if (column < NAME) printf("%*s", NAME - column, "");
+  printf("%s\n", report->cells);
   *report->keys = *report->cells = '\0';
 }
 
 static void add_figure(struct report *report, const char *key, const char *word) {
   char *name = report->around[report->depth - 1].name;
   if (report->depth == 1) {
-    printf("%s%-*s%s\n", *report->top ? "\n" : "", NAME, key, word);
+    if (*report->top) putchar('\n');
+    printf("%-*s%s\n", NAME, key, word);
     *report->top = '\0';
   } else if (!key) {
-    append(report->cells, 0, *report->cells ? ", " : "");
+    if (*report->cells) append(report->cells, 0, ", ");
     append(report->cells, 0, word);
   } else if (!*name) {
     snprintf(name, sizeof report->around[0].name, "%s", word);
     snprintf(report->title, sizeof report->title, "%s", key);
   } else {
-    int width = (strlen(key) > CELL ? (int)strlen(key) : CELL) + 2;
+    int width = (int)strlen(key) + 2;
+    if (width < CELL + 2) width = CELL + 2;
     append(report->keys, width, key);
     append(report->cells, width, word);
   }
@@ -311,8 +318,9 @@ void report_open(struct report *report, const char *key, char bracket) {
   } else if (report->depth > 0) {
     end_row(report);
     if (report->depth == 1) *report->title = '\0';
-    snprintf(report->around[report->depth].name, sizeof report->around[0].name, "%s",
-             key ? key : "");
+    char *name = report->around[report->depth].name;
+    *name = '\0';
+    if (key) snprintf(name, sizeof report->around[0].name, "%s", key);
   }
   report->around[report->depth++].is_array = bracket == '[';
   report->follows = false;
@@ -354,9 +362,13 @@ void report_integer(struct report *report, const char *key, int64_t value) {
 }
 
 void report_number(struct report *report, const char *key, double value) {
-  char text[32] = "null";
-  if (isfinite(value)) snprintf(text, sizeof text, fabs(value) >= 1e4 ? "%.0f" : "%.4g", value);
-  plain(report, key, report->json || isfinite(value) ? text : "-");
+  char text[32];
+  if (!isfinite(value)) {
+    report_null(report, key);
+    return;
+  }
+  snprintf(text, sizeof text, fabs(value) >= 1e4 ? "%.0f" : "%.4g", value);
+  plain(report, key, text);
 }
 
 void report_boolean(struct report *report, const char *key, bool value) {

@@ -155,9 +155,10 @@ static void forge(struct input *input) {
     rc_store_relaxed(&note->offset, take(input, 3) << 4);
     rc_store_relaxed(&note->bytes, how & 2 ? value_of(input, SPILL) : take(input, 3));
   }
-  rc_store_release(&frame->commit, position + rc_frame_lines(bytes));
+  rc_store_release(&frame->commit, position + rc_frame_footprint(bytes));
   if (how & 16)
-    rc_store_relaxed(&((struct rc_control *)ring.control)->tail, position + rc_frame_lines(bytes));
+    rc_store_relaxed(&((struct rc_control *)ring.control)->tail,
+                     position + rc_frame_footprint(bytes));
 }
 
 static void harm(struct input *input) {

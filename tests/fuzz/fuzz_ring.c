@@ -362,7 +362,7 @@ static void forge(struct input *input) {
            how = take(input, 1);
   uint64_t bytes = how & 1 ? sizeof(struct rc_spilled) : take(input, 2) % world.capacity;
   uint8_t *frame = world.data + (position & (world.capacity - 1));
-  store(frame, position + rc_frame_lines(bytes));
+  store(frame, position + rc_frame_footprint(bytes));
   store(frame + 8, rc_meta_make((uint32_t)bytes, (uint16_t)how,
                                 how & 1 ? RC_FRAME_SPILLED : how & RC_FRAME_PACKED));
   if (!(how & 3)) return;

@@ -175,7 +175,7 @@ static inline void may_be_written(uint64_t bytes, const uint8_t *to) {
   for (int i = 0; i < READERS; i++) {
     const struct party *party = &world.participants[i];
     if (party->joined && party->sane)
-      require(writer->tail + rc_frame_lines(bytes) + RC_FRAME_ALIGN <=
+      require(writer->tail + rc_frame_footprint(bytes) + RC_FRAME_ALIGN <=
               party->reader.cursor + world.capacity);
   }
 }

@@ -119,7 +119,7 @@ TEST(with_one_frame_there_one_stays_away_for_less) {
 static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
   uint64_t position = reader->next;
   uint32_t frames = rc_ring_count(&reader->view, &position, most);
-  ck_assert_uint_eq(position, reader->next + frames * rc_frame_lines(40));
+  ck_assert_uint_eq(position, reader->next + frames * rc_frame_footprint(40));
   return frames;
 }
 
@@ -138,14 +138,14 @@ TEST(frames_are_counted_to_the_most_or_to_the_end) {
 
 TEST(frames_are_counted_to_one_that_is_damaged) {
   struct rc_ring_reader reader = join();
-  struct rc_frame_header *third = rc_frame_at(&ring, 2 * rc_frame_lines(40));
+  struct rc_frame_header *third = rc_frame_at(&ring, 2 * rc_frame_footprint(40));
   send_many(7);
   const uint64_t commits[] = {0, 1, 64, 2 * 128, 5 * 128, UINT64_MAX};
   for (size_t i = 0; i < sizeof commits / sizeof *commits; i++) {
     third->commit = commits[i];
     ck_assert_uint_eq(count(&reader, 10), 2);
   }
-  third->commit = 3 * rc_frame_lines(40);
+  third->commit = 3 * rc_frame_footprint(40);
   ck_assert_uint_eq(count(&reader, 10), 7);
   third->flags = 4;
   ck_assert_uint_eq(count(&reader, 10), 2);
@@ -155,7 +155,7 @@ TEST(counting_ends_in_a_full_ring_too) {
   struct rc_ring_reader reader = join();
   uint64_t sent = 0;
   while (send(sent, 40) == 0) sent++;
-  ck_assert_uint_ge(sent, ring.capacity / rc_frame_lines(40) - 1);
+  ck_assert_uint_ge(sent, ring.capacity / rc_frame_footprint(40) - 1);
   ck_assert_uint_eq(count(&reader, UINT32_MAX), sent);
 }
 

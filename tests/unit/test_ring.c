@@ -251,7 +251,7 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 /* Whether so much can be reserved: nothing above the lowest cursor is overwritten, and nothing else
  * is refused. */
 static int room_for(size_t bytes) {
-  uint64_t end = writer.tail + rc_frame_lines(bytes) + RC_FRAME_ALIGN;
+  uint64_t end = writer.tail + rc_frame_footprint(bytes) + RC_FRAME_ALIGN;
   return end <= lowest_cursor() + ring.capacity ? 0 : -EAGAIN;
 }
 

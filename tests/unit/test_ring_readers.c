@@ -75,7 +75,7 @@ TEST(the_newest_of_a_tag_may_be_half_a_ring_old) {
   struct rc_ring_reader reader;
   const size_t line = RC_FRAME_ALIGN - sizeof(struct rc_frame_header);
   send_tagged(7, 0, 300);
-  uint64_t start = writer.tail - rc_frame_lines(300), sent = 1;
+  uint64_t start = writer.tail - rc_frame_footprint(300), sent = 1;
   for (; writer.tail - start < CAPACITY / 2; sent++) ck_assert_int_eq(send(sent, line), 0);
   ck_assert_int_eq(join_at(TAGGED(7), &reader), 0);
   sent = fill_up(sent, line);
