@@ -14,7 +14,11 @@ ORDER = ["include", "ring", "shm", "channel", "gpu"]
 # tools' own means, the doctor reads RINGCAST_DISABLE as the library does, and a Reader of Python
 # decodes ahead within the reader's wait.
 OUTSIDE = ["python", "tools", "bench", "examples"]
-ALSO = {"bench": ["tools"], "tools": ["shm/options.h"], "python": ["channel/liveness.h", "channel/reader.h"]}
+ALSO = {
+    "bench": ["tools"],
+    "tools": ["shm/options.h"],
+    "python": ["channel/liveness.h", "channel/reader.h"],
+}
 # Under tests/ anything goes.
 TESTS = ["tests"]
 

@@ -44,6 +44,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("part", HOSTILE, ids=range(len(HOSTILE)))
 def test_every_part_gives_a_name_that_the_library_takes(part):
+    others = names_of_rings()
     for name in (
         names.join("vllm", part, 0),
         names.join("vllm.mq", part),
@@ -51,7 +52,7 @@ def test_every_part_gives_a_name_that_the_library_takes(part):
     ):
         for each in name, names.relay_of(name):
             with ringcast.Writer(4096, name=each):
-                assert names_of_rings() == [each]
+                assert sorted(names_of_rings()) == sorted([*others, each])
     with ringcast.Writer(4096, name=names.relay_of(part)) as writer:
         assert writer.name.endswith(".relay")
 
