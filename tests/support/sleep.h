@@ -14,7 +14,8 @@ static inline int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64
 }
 
 static inline void sleep_without_slices(void) {
-  if (rc_os.futex_wait != wait_without_end) real_futex_wait = rc_os.futex_wait;
+  if (rc_os.futex_wait == wait_without_end) return; /* a thread may be asleep in it */
+  real_futex_wait = rc_os.futex_wait;
   rc_os.futex_wait = wait_without_end;
 }
 
