@@ -82,6 +82,10 @@ def stop_three(ring):
     third = ring.join("rank 3")
     ring.send(3)
     ring.second.ask("take", ring.slow, 1)
+    await_until(
+        lambda: not ring.case.json("stat", NAME)["readers"][0]["lag_frames"],
+        "the first reader lags",
+    )
     for actor in ring.actors[1:]:
         actor.stop()
     return third
@@ -98,8 +102,8 @@ STATES = (
     (lambda ring: ring.fill(), "active", [], r"held back by reader 1 'rank 2' \(pid PID, running"),
     (lambda ring: (ring.second.stop(), ring.fill()), "stopped", ["stopped"],
      r"held back by.*rank 2.* \d+ frames.*kill -CONT PID"),
-    (lambda ring: (ring.fill(), ring.first.stop()), "active", ["stopped"],
-     "held back by.*rank 2.*1 more"),
+    (lambda ring: (ring.fill(), await_held_back(ring.case, NAME), ring.first.stop()), "active",
+     ["stopped"], "held back by.*rank 2.*1 more"),
     (stop_three, None, ["stopped"] * 3, "rank 3.*kill -CONT PID.*2 more"),
 )  # fmt: skip
 
@@ -118,6 +122,7 @@ class Stat(Case):
     def test_the_reader_to_look_at_is_named(self):
         for happens, *told in STATES:
             with self.subTest(told=told), Ring() as ring:
+                ring.case = self
                 named = happens(ring)
                 pid = named.pid if isinstance(named, Actor) else ring.second.pid
                 self.check_state(ring, pid, *told)
