@@ -71,15 +71,15 @@ def of_python(path):
             yield ast.unparse(call.func).rpartition(".")[2], text
 
 
-def is_for_users(text, what):
-    """Whether it is a sentence, with an error that has a public name."""
-    own = (ROOT / "python/ringcast/exceptions.py").read_text(encoding="utf-8")
+def is_for_users(text, what, own):
+    """Whether it is a sentence, with an error that has a public name; `own`: exceptions.py."""
     public = what.startswith("-E") or hasattr(builtins, what) or f"class {what}(" in own
     return len(text.replace(".", "").split()) > 2 and (public or (not what and len(text) > 20))
 
 
 def page():
     """The text of the page."""
+    own = (ROOT / "python/ringcast/exceptions.py").read_text(encoding="utf-8")
     out = [TOP]
     for folder in ("ring", "shm", "channel", "gpu", "python/extension", "python/ringcast"):
         rows = set()
@@ -88,7 +88,9 @@ def page():
                 rows.update((text, what) for what, text in of_c(path))
             elif path.suffix == ".py":
                 rows.update((text, what) for what, text in of_python(path))
-        rows = {(" ".join(text.split()), what) for text, what in rows if is_for_users(text, what)}
+        rows = {
+            (" ".join(text.split()), what) for text, what in rows if is_for_users(text, what, own)
+        }
         if not rows:
             continue
         out.append(f"## {folder}\n\n| text | error |\n|---|---|")

@@ -352,18 +352,20 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
                                    uint16_t flags) {
   struct rc_ring *ring = &writer->view;
   struct rc_control *control = ring->control;
-  uint64_t position = writer->tail, lines = rc_frame_footprint(bytes), end = position + lines;
+  uint64_t position = writer->tail, footprint = rc_frame_footprint(bytes),
+           end = position + footprint;
   struct rc_frame_header *frame = rc_frame_at(ring, position);
   RC_POINT(PUBLISH);
   /* The word at `end` was not zeroed ahead, or the reservation reached over it. */
-  if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_footprint(writer->reserved))) {
+  if (rc_unlikely(footprint != writer->zeroed ||
+                  footprint != rc_frame_footprint(writer->reserved))) {
     rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
-    writer->zeroed = lines;
+    writer->zeroed = footprint;
   }
   RC_POINT(W0_DONE);
   /* Skipping a line now and then costs more than a useless store: the CPU's prefetcher loses the
    * sequence of lines. Relaxed: the word belongs to this frame, after the payload. */
-  if (lines > RC_FRAME_ALIGN && lines - sizeof *frame - bytes >= RC_LINE)
+  if (footprint > RC_FRAME_ALIGN && footprint - sizeof *frame - bytes >= RC_LINE)
     rc_store_relaxed(&rc_frame_at(ring, end - RC_LINE)->commit, 0);
   uint64_t meta = rc_meta_make((uint32_t)bytes, kind, flags);
   rc_store_relaxed(&frame->meta, meta); /* W1: relaxed, W2 publishes it */
@@ -393,11 +395,12 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
  * after rc_eventcount_is_asleep, whose fence (E5) would else wait for this line. */
 static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
   const struct rc_ring *ring = &writer->view;
-  uint64_t lines = rc_frame_footprint(bytes), end = writer->tail;
+  uint64_t footprint = rc_frame_footprint(bytes), end = writer->tail;
   assert(!writer->open);
-  if (rc_unlikely(end + lines + RC_FRAME_ALIGN > writer->limit)) return;
-  rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* relaxed: as in rc_ring_publish */
-  writer->zeroed = lines;
+  if (rc_unlikely(end + footprint + RC_FRAME_ALIGN > writer->limit)) return;
+  /* Relaxed: as in rc_ring_publish. */
+  rc_store_relaxed(&rc_frame_at(ring, end + footprint)->commit, 0);
+  writer->zeroed = footprint;
   /* Prefetch a later frame's line, so that the next fences do not wait for each line in turn. */
   __builtin_prefetch(rc_frame_at(ring, end + RC_FETCH_AHEAD), 1);
   RC_POINT(ZEROED_AHEAD);

@@ -15,7 +15,7 @@ import subprocess
 from multiprocessing import forkserver, resource_tracker
 
 import pytest
-from peers import Peer, descriptors, ring_mappings, what_is_left  # noqa: F401
+from peers import Peer, descriptors, ring_mappings, still_works, what_is_left  # noqa: F401
 
 import ringcast
 
@@ -237,3 +237,14 @@ def rings(gpus):
         peer.call(device_peers.close)
     for peer in made:
         assert peer.call(device_peers.left) == (0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def distrustful():
+    """A ring whose reader loads no pickles: what is damaged of one it may look at."""
+    with (
+        ringcast.Writer(1 << 24) as writer,
+        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
+    ):
+        assert still_works(writer, reader)  # a first wait opens descriptors
+        yield writer, reader

@@ -248,18 +248,8 @@ def test_a_pickle_of_many_or_long_names_makes_no_long_message(ends):
     data=st.binary(max_size=200)
     | st.text("(}]acdehijlopqrstuN0123456789\n'ISUVXZ.").map(str.encode)
 )
-def test_whatever_stands_for_a_pickle_is_refused(lasting, data):
-    refusal_of(lasting, data)
-
-
-@pytest.fixture(scope="module")
-def lasting():
-    with (
-        ringcast.Writer(1 << 20) as writer,
-        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
-    ):
-        assert still_works(writer, reader)  # a first wait opens descriptors
-        yield writer, reader
+def test_whatever_stands_for_a_pickle_is_refused(distrustful, data):
+    refusal_of(distrustful, data)
 
 
 # ---- For the whole process -----------------------------------------------------------------------

@@ -276,17 +276,6 @@ def test_any_state_of_any_kind_does_no_harm():
     assert made > 10
 
 
-@pytest.fixture(scope="module")
-def distrustful():
-    """A ring whose reader loads no pickles: what is damaged of one it may look at."""
-    with (
-        ringcast.Writer(1 << 24) as writer,
-        ringcast.Reader(writer.handle, allow_pickle=False) as reader,
-    ):
-        assert still_works(writer, reader)  # a first wait opens descriptors
-        yield writer, reader
-
-
 def edits(frame):
     """Places and what to put there: most in the header and the entries, where each byte means
     something."""

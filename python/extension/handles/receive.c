@@ -50,8 +50,7 @@ void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   }
 }
 
-/* ---- The Reader's turn ------------------------------------------------------------------------
- */
+/* ---- The Reader's turn ----------------------------------------------------------------------- */
 
 bool rc_py_reader_enter(struct rc_py_reader *self) { return rc_py_handle_enter(&self->base); }
 

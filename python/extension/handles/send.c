@@ -22,8 +22,7 @@
 
 #include <unistd.h>
 
-/* ---- The Writer's turn ------------------------------------------------------------------------
- */
+/* ---- The Writer's turn ----------------------------------------------------------------------- */
 
 void rc_py_writer_end_doomed(struct rc_py_writer *self) {
   struct rc_py_open_span *open_span = &self->open_span;
